@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+# the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
+CHECKED := --jaxtyping-packages=multint,beartype.beartype
+
+.PHONY: setup demo test lint test-checked test-traced docs equations clean
+
+setup: .venv/.ready
+
+# torch goes first and alone, so that nothing resolved later can bring another build of it
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"multint needs Python 3.10 or newer, {sys.executable} is {v[0]}.{v[1]}; try: make PYTHON=python3.12 ..." if v < (3, 10) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: lint test-checked test-traced
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-checked: setup
+	$(BIN)/python -m pytest $(CHECKED) -n 2 -m 'not traced'
+
+test-traced: setup
+	$(BIN)/python -m pytest -n 2 -m traced
+
+# docs/equations.md is printed from cells.py; a test keeps it fresh
+equations: setup
+	$(BIN)/python -m multint.scan.generate docs/equations.md
+
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+clean:
+	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

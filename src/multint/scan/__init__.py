@@ -1,0 +1,31 @@
+"""How is a cell carried along a sequence, fast? One contract, several backends.
+
+A backend is a module with ``why_not(problem) -> str | None`` and ``run(problem) -> Result``. ``"auto"`` takes the first that
+answers None; an explicit choice raises its reason. Nothing falls back in silence.
+"""
+
+from types import ModuleType
+
+from multint.scan import exported, operator, reference
+from multint.scan.contract import PHI, Norms, Problem, Result, StepNorm
+
+BACKENDS: dict[str, ModuleType] = {"exported": exported, "operator": operator, "reference": reference}
+
+__all__ = ["BACKENDS", "PHI", "Norms", "Problem", "Result", "StepNorm", "check_backend", "scan"]
+
+
+def check_backend(name: str) -> str:
+    if name != "auto" and name not in BACKENDS:
+        raise ValueError(f"Unknown backend {name!r}. Select from {', '.join(map(repr, ('auto', *BACKENDS)))}.")
+    return name
+
+
+def scan(problem: Problem, backend: str = "auto") -> Result:
+    """Carry ``problem.cell`` along the sequence on the named backend."""
+    if check_backend(backend) == "auto":
+        backend = next(name for name, module in BACKENDS.items() if module.why_not(problem) is None)
+    reason = BACKENDS[backend].why_not(problem)
+    if reason is not None:
+        raise ValueError(f"backend {backend!r} cannot run this: {reason}")
+    result: Result = BACKENDS[backend].run(problem)
+    return result

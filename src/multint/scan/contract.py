@@ -1,0 +1,70 @@
+"""What does every backend receive and return?
+
+Time always runs forward here: a layer that reads backwards flips its input first, within each row's length. Arithmetic is done in
+the dtype of ``state``; ``wx`` and ``u`` may be stored narrower (autocast), as a fused backend stores them anyway.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from multint.cells import Cell, State
+from multint.integration import Vectors
+from multint.shapes import Bool, Float, Integer
+
+PHI = ("tanh", "relu", "identity")
+
+
+class StepNorm(Protocol):
+    """Normalises the values of one step. ``rows`` are those still inside their sequence (None: all), ``columns`` the gates."""
+
+    def __call__(self, x: Tensor, t: int, rows: Tensor | None, columns: slice) -> Tensor: ...
+
+
+class Norms(Protocol):
+    """Where a layer normalises: the flows Wx and Uh before they are integrated, their integral, the cell on its way to h."""
+
+    wx: StepNorm | None
+    uh: StepNorm | None
+    total: StepNorm | None
+    c: StepNorm | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One direction of one layer over one batch of sequences."""
+
+    cell: Cell
+    form: str  # a name of integration.FORMS
+    wx: Float[Tensor, "t n gh"] | Float[Tensor, "v gh"]  # W x of every step, or with tokens the table W^T they index
+    u: Float[Tensor, "gh p"]
+    vectors: Vectors  # each of size gh
+    state: State  # before the first step: h (n, p), c (n, h)
+    phi: str = "tanh"  # the RNN's nonlinearity, one of PHI
+    tokens: Integer[Tensor, "t n"] | None = None
+    bias_hn: Float[Tensor, " h"] | None = None  # added to U h inside the reset of gru_after
+    weight_hr: Float[Tensor, "p h"] | None = None  # projects h
+    lengths: Integer[Tensor, " n"] | None = None  # steps of each row; later ones leave its state alone
+    resets: Bool[Tensor, "t n"] | None = None  # rows that begin anew from `restart` at step t
+    restart: State | None = None  # h (1 or n, p), c (1 or n, h)
+    hold: State | None = None  # zoneout: the share of the old h and c that is kept, (t or 1, n or 1, p or 1)
+    drop: Float[Tensor, "n p"] | None = None  # recurrent dropout: scales h on its way into U, the same at every step
+    norm: Norms | None = None
+    training: bool = False  # gradients may be asked for
+
+    @property
+    def steps(self) -> int:
+        return (self.wx if self.tokens is None else self.tokens).shape[0]
+
+    def flow(self) -> Float[Tensor, "t n gh"]:
+        """W x for every step; with tokens a row gather, since x is one-hot."""
+        return self.wx if self.tokens is None else F.embedding(self.tokens, self.wx)
+
+
+class Result(NamedTuple):
+    """Output h of every step, and the state after each row's last one."""
+
+    outputs: Float[Tensor, "t n p"]
+    state: State
