@@ -1,5 +1,6 @@
 """Multiplicative Integration for PyTorch: drop-in recurrent layers after Wu et al. (2016)."""
 
+from multint.convert import convert
 from multint.integration import MultiplicativeIntegration, integrate, pairwise
 from multint.layers import MIGRU, MILSTM, MIRNN, MIGRUCell, MILSTMCell, MIRNNCell
 from multint.regularize import Norm, weight_noise
@@ -17,6 +18,7 @@ __all__ = [
     "MultiplicativeIntegration",
     "Norm",
     "Start",
+    "convert",
     "integrate",
     "pairwise",
     "weight_noise",

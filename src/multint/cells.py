@@ -7,7 +7,7 @@ run on tensors, are differentiated as symbols and print as LaTeX (scan/generate.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class State(NamedTuple):
@@ -17,12 +17,14 @@ class State(NamedTuple):
     c: Any = None
 
 
+@runtime_checkable
 class Pre(Protocol):
     """The building block of one gate; ``after`` scales the flow U z once it is formed (PyTorch's reset)."""
 
     def __call__(self, gate: str, source: Any, after: Any = None) -> Any: ...
 
 
+@runtime_checkable
 class Maths(Protocol):
     """Nonlinearities of a step. ``settle`` and ``project`` are the identity unless the layer normalises c or projects h."""
 

@@ -60,7 +60,7 @@ class _Block(nn.Module):
     _cell: Cell
     input_size: int
     hidden_size: int
-    bias: bool
+    _has_bias: bool
     integration: str
     nonlinearity: str = "tanh"
     proj_size: int = 0
@@ -70,7 +70,7 @@ class _Block(nn.Module):
     ) -> None:
         self.input_size = _positive("input_size", input_size)
         self.hidden_size = _positive("hidden_size", hidden_size)
-        self.bias = _flag("bias", bias)
+        self._has_bias = _flag("bias", bias)
         self.integration = _among("integration", integration, tuple(FORMS))
         self.start = start.chosen(begin)
         self.backend = check_backend(backend)
@@ -94,7 +94,7 @@ class _Block(nn.Module):
         yield "weight_hh", (rows, self._out_size)
         for name in FORMS[self.integration]:
             yield name, (rows,)
-        if self.bias:
+        if self._has_bias:
             yield "bias", (rows,)
             if self._cell is cells.GRU_AFTER:
                 yield "bias_hn", (self.hidden_size,)
@@ -144,11 +144,14 @@ class _Block(nn.Module):
         except IndexError as error:
             if problem.tokens is None:
                 raise
-            low, high = problem.tokens.aminmax()
-            raise IndexError(
-                f"{type(self).__name__} with input_size {self.input_size} takes tokens 0 to {self.input_size - 1}, "
-                f"got values from {low.item()} to {high.item()}"
-            ) from error
+            raise self._out_of_range(problem.tokens) from error
+
+    def _out_of_range(self, tokens: Tensor) -> IndexError:
+        low, high = tokens.aminmax()
+        return IndexError(
+            f"{type(self).__name__} with input_size {self.input_size} takes tokens 0 to {self.input_size - 1}, "
+            f"got values from {low.item()} to {high.item()}"
+        )
 
     def _check_features(self, x: Tensor, weight: Tensor) -> None:
         """Last axis, dtype and device of an input that is not tokens, as nn words it."""
@@ -200,6 +203,11 @@ class _Block(nn.Module):
                     f"Convert hidden: hx.to({weight.dtype})"
                 )
 
+    def _unusual(self, usual: dict[str, Any]) -> str:
+        """Sizes and whatever differs from the usual value, for repr."""
+        values = {name: getattr(self, name, value) for name, value in usual.items()}
+        return f"{self.input_size}, {self.hidden_size}" + "".join(f", {k}={v!r}" for k, v in values.items() if v != usual[k])
+
     def _suffixes(self) -> list[str]:
         """What follows the parameter names of each direction."""
         return [""]
@@ -234,7 +242,7 @@ class _Block(nn.Module):
             elif self._cell is cells.GRU_AFTER:
                 for name in ("weight_ih", "weight_hh"):
                     state[keys[name]] = state[keys[name]] * sign.unsqueeze(-1)
-            if self.bias and all(key in state for key in theirs):
+            if self._has_bias and all(key in state for key in theirs):
                 b_ih, b_hh = (state.pop(key) for key in theirs)
                 if self._cell is cells.GRU_AFTER:
                     inside = torch.zeros_like(b_hh)
@@ -262,8 +270,6 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
 class _Layer(_Block):
     """Layers, directions, packing and hx around a cell, as ``nn.RNNBase`` has them."""
 
-    weight_ih_l0: Tensor
-
     def __init__(
         self,
         input_size: int,
@@ -286,7 +292,7 @@ class _Layer(_Block):
     ) -> None:
         super().__init__()
         self._settle(input_size, hidden_size, bias, integration, begin, backend)
-        self.num_layers = _positive("num_layers", num_layers)
+        self.bias, self.num_layers = self._has_bias, _positive("num_layers", num_layers)
         self.batch_first, self.bidirectional = _flag("batch_first", batch_first), _flag("bidirectional", bidirectional)
         self.dropout = _probability("dropout", dropout)
         self.recurrent_dropout = _probability("recurrent_dropout", recurrent_dropout)
@@ -334,6 +340,12 @@ class _Layer(_Block):
         """Does nothing: kept for code written for nn.LSTM, whose cuDNN weights want one chunk of memory."""
 
     @property
+    def _anchor(self) -> Tensor:
+        """A weight that tells the layer's dtype and device; not every relative of MI (related.py) has weight_ih."""
+        weight: Tensor = getattr(self, self._names[0][0])
+        return weight
+
+    @property
     def all_weights(self) -> list[list[Tensor]]:
         return [[getattr(self, name) for name in names] for names in self._names]
 
@@ -345,15 +357,10 @@ class _Layer(_Block):
         return [suffix for _, suffix in self._directions()]
 
     def extra_repr(self) -> str:
-        s = f"{self.input_size}, {self.hidden_size}"
         plain = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         beyond: dict[str, Any] = {"nonlinearity": "tanh", "integration": "general", "reset_after": False, "norm": None}
-        beyond |= {"recurrent_dropout": 0.0, "learn_state": False, "backend": "auto"}
-        for name, usual in (plain | beyond).items():
-            value = getattr(self, name, usual)
-            if value != usual:
-                s += f", {name}={value!r}"
-        return s + (f", zoneout={self.zoneout}" if any(self.zoneout) else "")
+        beyond |= {"zoneout": (0.0,) * len(self.zoneout), "recurrent_dropout": 0.0, "learn_state": False, "backend": "auto"}
+        return self._unusual(plain | beyond)
 
     # ---- the call ----
 
@@ -364,7 +371,7 @@ class _Layer(_Block):
             return self._forward_packed(input, hx, resets)
         if isinstance(resets, PackedSequence):
             raise TypeError(f"{type(self).__name__} got packed resets for an input that is not packed; pass a bool tensor")
-        weight = self.weight_ih_l0
+        weight = self._anchor
         tokens = input.dtype in INTEGERS
         rank = 2 if tokens else 3
         if input.dim() not in (rank - 1, rank):
@@ -388,13 +395,13 @@ class _Layer(_Block):
 
     def _forward_packed(self, input: PackedSequence, hx: Hidden | None, resets: Any) -> tuple[PackedSequence, Hidden]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        self._check_device(data, self.weight_ih_l0)
+        self._check_device(data, self._anchor)
         if data.dim() != (1 if data.dtype in INTEGERS else 2):
             raise ValueError(
                 f"{type(self).__name__}: Expected packed data of shape (steps, features), or integer tokens (steps,), "
                 f"got {data.dtype} of shape {tuple(data.shape)}"
             )
-        self._check_features(data, self.weight_ih_l0)
+        self._check_features(data, self._anchor)
         x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
         state = None if hx is None else self._given(hx, True, x)
         if state is not None and sorted_indices is not None:
@@ -422,7 +429,7 @@ class _Layer(_Block):
             raise RuntimeError(f"For {'batched 3-D' if batched else 'unbatched 2-D'} input, {what}")
         if not batched:
             state = State(*(None if part is None else part.unsqueeze(1) for part in state))
-        self._check_state(state, x, self.weight_ih_l0)
+        self._check_state(state, x, self._anchor)
         for k, (part, size) in enumerate(zip((p for p in state if p is not None), self._sizes(), strict=True)):
             expected = (len(self._names), x.shape[1], size)
             if tuple(part.shape) != expected:
@@ -452,7 +459,7 @@ class _Layer(_Block):
         """All layers and directions over x (t, n, features) or tokens (t, n)."""
         if x.shape[0] == 0:
             raise RuntimeError(f"Expected sequence length to be larger than 0 in {type(self).__name__}")
-        weight, n = self.weight_ih_l0, x.shape[1]
+        weight, n = self._anchor, x.shape[1]
         out_dtype = _autocast_dtype(x) or weight.dtype
         fresh = self._fresh(n, weight)
         state = fresh if state is None else state
@@ -751,6 +758,8 @@ class _SingleCell(_Block):
         super().__init__()
         self._settle(input_size, hidden_size, bias, integration, begin, backend)
         self._names = self._register("", self.input_size, device=device, dtype=dtype)
+        if not self._has_bias:
+            self.register_parameter("bias", None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -758,15 +767,8 @@ class _SingleCell(_Block):
         self._begin(self._names)
 
     def extra_repr(self) -> str:
-        s = f"{self.input_size}, {self.hidden_size}"
-        plain: dict[str, Any] = {
-            "bias": True,
-            "nonlinearity": "tanh",
-            "integration": "general",
-            "reset_after": False,
-            "backend": "auto",
-        }
-        return s + "".join(f", {k}={getattr(self, k)!r}" for k, usual in plain.items() if getattr(self, k, usual) != usual)
+        usual = {"nonlinearity": "tanh", "integration": "general", "reset_after": False, "backend": "auto"}
+        return self._unusual(usual) + ("" if self._has_bias else ", bias=False")
 
     def forward(self, input: Tensor, hx: Hidden | None = None) -> Hidden:
         """Input (n, input_size) or (input_size), or integer tokens with one axis less; returns h, for the LSTM (h, c)."""

@@ -5,7 +5,7 @@ the dtype of ``state``; ``wx`` and ``u`` may be stored narrower (autocast), as a
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,12 +17,14 @@ from multint.shapes import Bool, Float, Integer
 PHI = ("tanh", "relu", "identity")
 
 
+@runtime_checkable
 class StepNorm(Protocol):
     """Normalises the values of one step. ``rows`` are those still inside their sequence (None: all), ``columns`` the gates."""
 
     def __call__(self, x: Tensor, t: int, rows: Tensor | None, columns: slice) -> Tensor: ...
 
 
+@runtime_checkable
 class Norms(Protocol):
     """Where a layer normalises: the flows Wx and Uh before they are integrated, their integral, the cell on its way to h."""
 
