@@ -76,9 +76,18 @@ class Cell:
     carries: tuple[str, ...]  # the parts of State it uses
     step: Callable[[Pre, State, Maths], State]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return named, (self.name,)  # a copied or pickled layer keeps the one cell there is
+
 
 RNN = Cell("rnn", ("h",), 1, ("h",), rnn)
 LSTM = Cell("lstm", ("i", "f", "z", "o"), 4, ("h", "c"), lstm)
 GRU = Cell("gru", ("r", "z", "n"), 2, ("h",), gru)
 GRU_AFTER = Cell("gru_after", ("r", "z", "n"), 3, ("h",), gru_after)
+
+
+def named(name: str) -> Cell:
+    return CELLS[name]
+
+
 CELLS = {cell.name: cell for cell in (RNN, LSTM, GRU, GRU_AFTER)}

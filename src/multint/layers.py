@@ -121,7 +121,7 @@ class _Block(nn.Module):
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
             weight_hr = None if weight_hr is None else weight_hr.to(narrow)
-        tokens = x if x.dtype in INTEGERS else None
+        tokens = x.long() if x.dtype in INTEGERS else None
         wx = weight_ih.t() if tokens is not None else F.linear(x.to(weight_ih.dtype), weight_ih)
         return Problem(
             self._cell,
@@ -301,7 +301,7 @@ class _Layer(_Block):
             raise ValueError(f"zoneout of {type(self).__name__} takes {len(self._cell.carries)} probabilities, got {zoneout}")
         self.zoneout = tuple(_probability("zoneout", p) for p in pair)
         self.learn_state = _flag("learn_state", learn_state)
-        self.norm = Norm(norm) if isinstance(norm, str) else norm  # type: ignore[arg-type]
+        self.norm = Norm.chosen(norm)
         if self.dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers greater "

@@ -49,6 +49,15 @@ class Norm:
         if self.momentum is not None and not 0 < self.momentum <= 1:
             raise ValueError(f"Norm: momentum must lie in (0, 1] or be None, got {self.momentum}")
 
+    @classmethod
+    def chosen(cls, norm: "Norm | str | None") -> "Norm | None":
+        """A Norm as given or by its kind."""
+        if isinstance(norm, str):
+            return cls(norm)  # type: ignore[arg-type]
+        if norm is None or isinstance(norm, Norm):
+            return norm
+        raise TypeError(f"norm should be a Norm, 'batch', 'layer' or None, got: {type(norm).__name__}")
+
 
 class StepLayerNorm(nn.Module):
     """Layer norm of one step, each gate over its own units; gamma, and on the cell beta, are learned."""
@@ -108,7 +117,7 @@ class StepBatchNorm(StepLayerNorm):
             return
         if columns.start == 0:  # a GRU comes here twice a step, with its shared gates first
             self.count[t] += 1
-        weight = 1.0 / self.count[t] if self.momentum is None else self.momentum
+        weight = self.count[t].to(mean.dtype).reciprocal() if self.momentum is None else self.momentum
         self.mean[t, columns] += weight * (mean - self.mean[t, columns])
         self.var[t, columns] += weight * (var - self.var[t, columns])
 
