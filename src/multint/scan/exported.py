@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from multint.cells import State
-from multint.scan import reference
+from multint.scan import operator, reference
 from multint.scan.contract import Problem, Result
 
 
@@ -27,6 +27,9 @@ def why_not(problem: Problem) -> str | None:
 def run(problem: Problem) -> Result:
     from torch._higher_order_ops.scan import scan
 
+    # an exported loop carries no gradient: better an error later than the operator's own backward
+    tensors = {name: x.detach() for name, x in operator.flatten(problem).items()}
+    problem = operator.rebuild(list(tensors.values()), " ".join(tensors), problem.cell.name, problem.form, problem.phi)
     wx, t = problem.flow(), torch.arange(problem.steps, device=problem.u.device)
     resets = wx.new_zeros((problem.steps, 1), dtype=torch.bool) if problem.resets is None else problem.resets
 
