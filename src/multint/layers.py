@@ -165,7 +165,7 @@ class _Block(nn.Module):
             )
         if x.dtype != weight.dtype and _autocast_dtype(x) is None:
             raise ValueError(
-                f"{type(self).__name__} input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). "
+                f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). "
                 f"Convert input: input.to({weight.dtype}), or convert model: model.to({x.dtype})"
             )
 
@@ -644,7 +644,7 @@ class MILSTM(_Layer):
             raise TypeError(f"proj_size should be of type int, got: {type(proj_size).__name__}")
         if proj_size < 0:
             raise ValueError(f"proj_size should be a positive integer or zero to disable projections, got {proj_size}")
-        if proj_size >= hidden_size:
+        if proj_size >= _positive("hidden_size", hidden_size):
             raise ValueError(f"proj_size has to be smaller than hidden_size, got {proj_size} and {hidden_size}")
         self.proj_size = proj_size
         super().__init__(
@@ -756,7 +756,8 @@ class _SingleCell(_Block):
         backend: str,
     ) -> None:
         super().__init__()
-        self._settle(input_size, hidden_size, bias, integration, begin, backend)
+        # nn's cells take any value for bias by its truth, and its own tests pass one that is no bool
+        self._settle(input_size, hidden_size, bool(bias), integration, begin, backend)
         self._names = self._register("", self.input_size, device=device, dtype=dtype)
         if not self._has_bias:
             self.register_parameter("bias", None)
@@ -799,7 +800,7 @@ class _SingleCell(_Block):
         for k, part in enumerate(p for p in state if p is not None):
             if part.dim() not in (1, 2):
                 raise ValueError(
-                    f"{type(self).__name__}: Expected hx{f'[{k}]' if self._carries_cell else ''} to be 1D or 2D, "
+                    f"{type(self).__name__}: Expected {f'hx[{k}]' if self._carries_cell else 'hidden'} to be 1D or 2D, "
                     f"got {part.dim()}D instead"
                 )
             if part.dim() != (2 if batched else 1):

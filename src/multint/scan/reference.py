@@ -56,47 +56,8 @@ def walk(
 
 def step(p: Problem, t: int, wx: Tensor, state: State, rows: Tensor | None) -> State:
     """The cell's equations on tensors."""
-    gates, size = p.cell.gates, wx.shape[-1] // len(p.cell.gates)
-    wx = normalised(p, "wx", wx.to(state.h.dtype), t, rows, slice(0, len(gates) * size))
-
-    def uz(source: Tensor, columns: slice) -> Tensor:
-        dropped = source if p.drop is None else source * p.drop
-        return normalised(p, "uh", F.linear(dropped.to(p.u.dtype), p.u[columns]).to(source.dtype), t, rows, columns)
-
-    def block(uz: Tensor, columns: slice) -> Tensor:
-        v = p.vectors.cut(columns)
-        if p.norm is None or p.norm.total is None:
-            return combine(p.form, wx[..., columns], uz, v)
-        # b stays outside: a batch norm would subtract it again
-        total = p.norm.total(combine(p.form, wx[..., columns], uz, v._replace(b=None)), t, rows, columns)
-        return total if v.b is None else total + v.b
-
-    shared = slice(0, p.cell.shared * size)
-    uh = uz(state.h, shared)
-    together = block(uh, shared)
-
-    def pre(gate: str, source: Tensor, after: Tensor | None = None) -> Tensor:
-        k = gates.index(gate)
-        columns = slice(k * size, (k + 1) * size)
-        if source is not state.h:
-            return block(uz(source, columns), columns)
-        if after is None:
-            return together[..., columns]
-        inner = uh[..., columns]
-        return block(after * (inner if p.bias_hn is None else inner + p.bias_hn), columns)
-
-    def settle(c: Tensor) -> Tensor:
-        return normalised(p, "c", c, t, rows, slice(0, size))
-
-    def project(h: Tensor) -> Tensor:
-        return h if p.weight_hr is None else F.linear(h.to(p.weight_hr.dtype), p.weight_hr).to(h.dtype)
-
-    return p.cell.step(pre, state, TensorMaths(NONLINEARITIES[p.phi], settle, project))
-
-
-def normalised(p: Problem, place: str, x: Tensor, t: int, rows: Tensor | None, columns: slice) -> Tensor:
-    norm = None if p.norm is None else getattr(p.norm, place)
-    return x if norm is None else norm(x, t, rows, columns)
+    now = Step(p, t, wx, state, rows)
+    return p.cell.step(now.pre, state, now)
 
 
 def identity(x: Tensor) -> Tensor:
@@ -106,9 +67,61 @@ def identity(x: Tensor) -> Tensor:
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "identity": identity}
 
 
+class Step:
+    """What the cell asks for at one step, on tensors: cells.Pre as ``pre``, and cells.Maths."""
+
+    sigmoid = staticmethod(torch.sigmoid)
+    tanh = staticmethod(torch.tanh)
+
+    def __init__(self, p: Problem, t: int, wx: Tensor, state: State, rows: Tensor | None) -> None:
+        self.p, self.t, self.rows, self.h = p, t, rows, state.h
+        self.phi = NONLINEARITIES[p.phi]
+        self.size = wx.shape[-1] // len(p.cell.gates)
+        self.wx = self.normalised("wx", wx.to(state.h.dtype), slice(0, wx.shape[-1]))
+        shared = slice(0, p.cell.shared * self.size)
+        self.uh = self.uz(state.h, shared)
+        self.together = self.block(self.uh, shared)
+
+    def normalised(self, place: str, x: Tensor, columns: slice) -> Tensor:
+        norm = None if self.p.norm is None else getattr(self.p.norm, place)
+        return x if norm is None else norm(x, self.t, self.rows, columns)
+
+    def uz(self, source: Tensor, columns: slice) -> Tensor:
+        """The recurrent flow of some gates."""
+        p = self.p
+        dropped = source if p.drop is None else source * p.drop
+        return self.normalised("uh", F.linear(dropped.to(p.u.dtype), p.u[columns]).to(source.dtype), columns)
+
+    def block(self, uz: Tensor, columns: slice) -> Tensor:
+        """The two flows integrated."""
+        p, wx, v = self.p, self.wx[..., columns], self.p.vectors.cut(columns)
+        if p.norm is None or p.norm.total is None:
+            return combine(p.form, wx, uz, v)
+        # b stays outside: a batch norm would subtract it again
+        total = self.normalised("total", combine(p.form, wx, uz, v._replace(b=None)), columns)
+        return total if v.b is None else total + v.b
+
+    def pre(self, gate: str, source: Tensor, after: Tensor | None = None) -> Tensor:
+        k = self.p.cell.gates.index(gate)
+        columns = slice(k * self.size, (k + 1) * self.size)
+        if source is not self.h:
+            return self.block(self.uz(source, columns), columns)
+        if after is None:
+            return self.together[..., columns]
+        inner = self.uh[..., columns]
+        return self.block(after * (inner if self.p.bias_hn is None else inner + self.p.bias_hn), columns)
+
+    def settle(self, c: Tensor) -> Tensor:
+        return self.normalised("c", c, slice(0, self.size))
+
+    def project(self, h: Tensor) -> Tensor:
+        w = self.p.weight_hr
+        return h if w is None else F.linear(h.to(w.dtype), w).to(h.dtype)
+
+
 @dataclass(frozen=True)
 class TensorMaths:
-    """cells.Maths on tensors."""
+    """cells.Maths on tensors, for steps that form their gates in another way (related.py)."""
 
     phi: Callable[[Tensor], Tensor]
     settle: Callable[[Tensor], Tensor] = identity
