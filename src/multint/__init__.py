@@ -1,5 +1,6 @@
 """Multiplicative Integration for PyTorch: drop-in recurrent layers after Wu et al. (2016)."""
 
+from multint import probes, related
 from multint.convert import convert
 from multint.integration import MultiplicativeIntegration, integrate, pairwise
 from multint.layers import MIGRU, MILSTM, MIRNN, MIGRUCell, MILSTMCell, MIRNNCell
@@ -21,5 +22,7 @@ __all__ = [
     "convert",
     "integrate",
     "pairwise",
+    "probes",
+    "related",
     "weight_noise",
 ]

@@ -115,8 +115,8 @@ class _Block(nn.Module):
 
     def _problem(self, suffix: str, x: Tensor, state: State, **more: Any) -> Problem:
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
-        weight_ih, weight_hh, weight_hr = (getattr(self, name + suffix, None) for name in ("weight_ih", "weight_hh", "weight_hr"))
-        assert weight_ih is not None and weight_hh is not None
+        weight_ih, weight_hh = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
+        weight_hr = getattr(self, "weight_hr" + suffix, None)
         narrow = _autocast_dtype(x)
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
@@ -367,6 +367,7 @@ class _Layer(_Block):
     def forward(
         self, input: Tensor | PackedSequence, hx: Hidden | None = None, *, resets: Tensor | PackedSequence | None = None
     ) -> tuple[Tensor | PackedSequence, Hidden]:
+        """Outputs of every step, packed if the input was, and the state after the last: h_n, for the LSTM (h_n, c_n)."""
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, resets)
         if isinstance(resets, PackedSequence):
@@ -402,6 +403,11 @@ class _Layer(_Block):
                 f"got {data.dtype} of shape {tuple(data.shape)}"
             )
         self._check_features(data, self._anchor)
+        if int(batch_sizes.sum()) != data.shape[0]:  # torch checks nothing of a PackedSequence made by hand
+            raise ValueError(
+                f"{type(self).__name__}: batch_sizes of a packed input must add up to its {data.shape[0]} steps, "
+                f"got {batch_sizes.tolist()}"
+            )
         x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
         state = None if hx is None else self._given(hx, True, x)
         if state is not None and sorted_indices is not None:
