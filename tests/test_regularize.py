@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import unchecked
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing import assert_close
@@ -193,13 +194,13 @@ def test_a_normalised_layer_survives_saving_and_both_directions_have_norms(tmp_p
         ({"momentum": 1.5}, r"momentum must lie in \(0, 1\] or be None, got 1.5"),
     ],
 )
-@pytest.mark.unchecked
+@unchecked()
 def test_a_wrong_norm_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         Norm(**options)
 
 
-@pytest.mark.unchecked
+@unchecked()
 def test_wrong_statistics_are_named():
     with pytest.raises(ValueError, match="Unknown statistics 'none'. Select from 'population' or 'batch'"):
         use_statistics(MIRNN(I, H, norm="batch"), "none")

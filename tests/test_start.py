@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from helpers import unchecked
 
 from multint import MIGRU, MILSTM, MIRNN, PRESETS, MILSTMCell, Start
 from multint.integration import FORMS
@@ -84,7 +85,6 @@ def test_reset_parameters_draws_anew_and_a_seed_repeats_it():
     assert all(torch.equal(v, first[k]) for k, v in layer.state_dict().items())
 
 
-@pytest.mark.unchecked
 @pytest.mark.parametrize(
     "call, error, message",
     [
@@ -95,6 +95,7 @@ def test_reset_parameters_draws_anew_and_a_seed_repeats_it():
         (lambda: MIGRU(3, 4, start=Start(b={"f": 1.0})), ValueError, "Start names gate 'f'; this cell has 'r', 'z', 'n'"),
     ],
 )
+@unchecked()
 def test_wrong_starts_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -6,13 +6,13 @@
 
 import numbers
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from multint import cells, start
 from multint.cells import Cell, State
@@ -22,6 +22,7 @@ from multint.scan import PHI, Problem, Result, check_backend, scan
 from multint.start import Start
 
 Hidden = Tensor | tuple[Tensor, Tensor]
+Given = Tensor | Sequence[Tensor]  # hx may be any pair
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -365,7 +366,7 @@ class _Layer(_Block):
     # ---- the call ----
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: Hidden | None = None, *, resets: Tensor | PackedSequence | None = None
+        self, input: Tensor | PackedSequence, hx: Given | None = None, *, resets: Tensor | PackedSequence | None = None
     ) -> tuple[Tensor | PackedSequence, Hidden]:
         """Outputs of every step, packed if the input was, and the state after the last: h_n, for the LSTM (h_n, c_n)."""
         if isinstance(input, PackedSequence):
@@ -394,7 +395,7 @@ class _Layer(_Block):
             output = output.transpose(0, 1)
         return output, self._hidden(last)
 
-    def _forward_packed(self, input: PackedSequence, hx: Hidden | None, resets: Any) -> tuple[PackedSequence, Hidden]:
+    def _forward_packed(self, input: PackedSequence, hx: Given | None, resets: Any) -> tuple[PackedSequence, Hidden]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         self._check_device(data, self._anchor)
         if data.dim() != (1 if data.dtype in INTEGERS else 2):
@@ -420,10 +421,13 @@ class _Layer(_Block):
         output, last = self._layers(x, state, lengths.to(data.device), resets)
         if unsorted_indices is not None:
             last = State(*(None if part is None else part.index_select(1, unsorted_indices) for part in last))
-        packed = pack_padded_sequence(output, lengths)
-        return PackedSequence(packed.data, batch_sizes, sorted_indices, unsorted_indices), self._hidden(last)
+        # pack_padded_sequence by hand: torch's has no forward-mode derivative
+        inside = torch.arange(x.shape[1], device=batch_sizes.device) < batch_sizes.unsqueeze(1)
+        rows = inside.flatten().nonzero().squeeze(1).to(output.device)
+        packed = output.flatten(0, 1).index_select(0, rows)
+        return PackedSequence(packed, batch_sizes, sorted_indices, unsorted_indices), self._hidden(last)
 
-    def _given(self, hx: Hidden, batched: bool, x: Tensor) -> State:
+    def _given(self, hx: Given, batched: bool, x: Tensor) -> State:
         """hx checked and with a batch axis."""
         state = self._as_state(hx)
         ranks = tuple(part.dim() for part in state if part is not None)
@@ -494,7 +498,7 @@ class _Layer(_Block):
             x = backwards(x, lengths)
             # reading backwards, a sequence ends where the next began: the state restarts one step later
             if resets is not None:
-                resets = backwards(torch.cat([resets[1:], torch.zeros_like(resets[:1])]), lengths)
+                resets = backwards(F.pad(resets, (0, 0, 0, 1))[1:], lengths)
         t, n = x.shape[:2]
         shapes = [(t, n, size) for size in self._sizes()]
         hold = State(*(zoneout_share(p, s, state.h, self.training) for p, s in zip(self.zoneout, shapes, strict=True)))
@@ -777,7 +781,7 @@ class _SingleCell(_Block):
         usual = {"nonlinearity": "tanh", "integration": "general", "reset_after": False, "backend": "auto"}
         return self._unusual(usual) + ("" if self._has_bias else ", bias=False")
 
-    def forward(self, input: Tensor, hx: Hidden | None = None) -> Hidden:
+    def forward(self, input: Tensor, hx: Given | None = None) -> Hidden:
         """Input (n, input_size) or (input_size), or integer tokens with one axis less; returns h, for the LSTM (h, c)."""
         weight = self.weight_ih
         rank = 1 if input.dtype in INTEGERS else 2
@@ -798,7 +802,7 @@ class _SingleCell(_Block):
         ]
         return (parts[0], parts[1]) if self._carries_cell else parts[0]
 
-    def _given(self, hx: Hidden | None, x: Tensor, batched: bool) -> State:
+    def _given(self, hx: Given | None, x: Tensor, batched: bool) -> State:
         n = x.shape[0]
         if hx is None:
             return State(*(self.weight_ih.new_zeros((n, size)) for size in self._sizes()))

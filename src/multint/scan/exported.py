@@ -28,7 +28,9 @@ def run(problem: Problem) -> Result:
     from torch._higher_order_ops.scan import scan
 
     # an exported loop carries no gradient: better an error later than the operator's own backward
-    tensors = {name: x.detach() for name, x in operator.flatten(problem).items()}
+    # clone: a layer's share of hx is a view that starts at a multiple of the batch size, which the operator cannot trace
+    views = ("h", "c", "restart_h", "restart_c")
+    tensors = {name: x.detach().clone() if name in views else x.detach() for name, x in operator.flatten(problem).items()}
     problem = operator.rebuild(list(tensors.values()), " ".join(tensors), problem.cell.name, problem.form, problem.phi)
     wx, t = problem.flow(), torch.arange(problem.steps, device=problem.u.device)
     resets = wx.new_zeros((problem.steps, 1), dtype=torch.bool) if problem.resets is None else problem.resets
