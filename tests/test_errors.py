@@ -137,7 +137,7 @@ def test_start_and_norm_check_their_own_values():
         (lambda: Start(r_u=float("nan")), "r_u must be a finite number of at least 0, got nan"),
         (lambda: Norm("group"), "Unknown norm 'group'. Select from 'batch' or 'layer'"),
         (lambda: Norm(place="gates"), "Unknown place 'gates' for a norm. Select from 'flows' or 'sum'"),
-        (lambda: Norm(max_steps=0), "max_steps must be greater than zero, got 0"),
+        (lambda: Norm(max_steps=0), "max_steps must be a whole number greater than zero, got 0"),
         (lambda: Norm(momentum=0.0), "momentum must lie in (0, 1] or be None, got 0.0"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
@@ -417,3 +417,13 @@ def test_an_explicit_backend_that_cannot_run_says_why():
     for backend, reason in (("operator", "only torch.compile and torch.export"), ("exported", "only torch.export and ONNX export")):
         with pytest.raises(ValueError, match=f"backend '{backend}' cannot run this: {reason}"):
             MIRNN(4, 5, backend=backend)(torch.randn(3, 2, 4))
+
+
+def test_packed_resets_in_another_order_are_refused():
+    layer, steps = make("rnn", 3, 4), [torch.zeros(k, dtype=torch.bool) for k in (3, 2)]
+    rows = [torch.randn(k, 3) for k in (3, 2)]
+    x = pack_sequence(rows, enforce_sorted=False)
+    layer(x, resets=pack_sequence(steps, enforce_sorted=False))
+    layer(pack_sequence(rows), resets=pack_sequence(steps, enforce_sorted=False))  # the same order, told or not
+    with pytest.raises(ValueError, match="packed with the same lengths in the same order"):
+        layer(x, resets=pack_sequence(steps[::-1], enforce_sorted=False))

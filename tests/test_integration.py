@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
+from helpers import unchecked
 from torch.testing import assert_close
 
 from multint import MultiplicativeIntegration, integrate, pairwise
@@ -118,6 +119,12 @@ def test_the_module_is_pairwise_on_its_own_maps():
     mapped = [x @ flow.weight.T for x, flow in zip(xs, block.flows, strict=True)]
     assert_close(block(*xs), pairwise(mapped, block.alpha, block.beta, block.bias))
     assert torch.autograd.gradcheck(block, [x.requires_grad_() for x in xs])
+
+
+@unchecked()
+def test_the_module_takes_whole_numbers_as_starting_values():
+    block = MultiplicativeIntegration([3, 4], D, alpha=2, beta=1, b=0)
+    assert block.alpha.dtype == torch.float32 and (block.alpha == 2).all()
 
 
 def test_the_module_broadcasts_leading_axes_as_a_transducer_joiner_needs():

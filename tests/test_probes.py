@@ -277,7 +277,7 @@ def test_histogram_refuses_what_it_would_not_count():
     assert histogram(torch.tensor([3.0]), bins=2, reach=3.0).counts.tolist() == [0, 1]
     with pytest.raises(ValueError, match="nan"):
         histogram(torch.tensor([float("nan")]))
-    with pytest.raises(ValueError, match="bins must be greater than zero, got 0"):
+    with pytest.raises(ValueError, match="bins and reach must be greater than zero, got 0"):
         histogram(torch.tensor([0.5]), bins=0)
 
 
@@ -356,3 +356,10 @@ def test_probes_leave_layer_gradients_mode_and_generator_alone(kind, training):
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
     assert layer.training is training and set(vars(layer)) == attributes
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_a_mask_drawn_anew_for_every_piece_is_refused():
+    layer = MIRNN(3, 4, recurrent_dropout=0.5)
+    with pytest.raises(ValueError, match="draws a dropout mask for every piece of a cut sequence; call eval"):
+        gradient_norms(layer, torch.randn(6, 2, 3), lambda y: y[-1].sum(-1), at=(0, 2))
+    gradient_norms(layer.eval(), torch.randn(6, 2, 3), lambda y: y[-1].sum(-1), at=(0, 2))

@@ -1,5 +1,9 @@
 """Recurrent batch norm, layer norm, weight noise, zoneout, recurrent dropout."""
 
+import copy
+import pickle
+from functools import partial
+
 import pytest
 import torch
 from helpers import unchecked
@@ -11,7 +15,7 @@ from multint import MIGRU, MILSTM, MIRNN, Norm, weight_noise
 from multint.regularize import StepBatchNorm, batch_statistics, dropout_mask, estimating_population, use_statistics, zoneout_share
 
 T, N, I, H = 5, 6, 3, 4
-KINDS = {"rnn": MIRNN, "lstm": MILSTM, "gru": MIGRU}
+KINDS = {"rnn": MIRNN, "lstm": MILSTM, "gru": MIGRU, "gru_after": partial(MIGRU, reset_after=True)}
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}
 
 
@@ -138,6 +142,33 @@ def test_steps_beyond_the_maximum_or_beyond_those_seen_use_the_last():
     assert torch.equal(norm.recall(7, slice(0, H))[0], norm.mean[1])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["flows", "sum"])
+def test_a_population_of_one_batch_gives_what_the_batch_gave(kind, place):
+    layer = random_layer(KINDS[kind], norm=Norm("batch", place=place, gamma=0.5)).eval()
+    x = torch.randn(T, N, I, dtype=torch.float64)
+    with torch.no_grad(), estimating_population(layer):
+        expected = layer(x)[0]
+    assert_close(layer(x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_rows_teaches_the_statistics_nothing(kind):
+    layer = random_layer(KINDS[kind], norm="batch")
+    layer(torch.randn(T, N, I, dtype=torch.float64))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert layer(torch.randn(T, 0, I, dtype=torch.float64))[0].shape == (T, 0, H)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+
+
+def test_reset_parameters_begins_the_norms_anew_too():
+    layer = random_layer(MILSTM, norm="batch")
+    layer(torch.randn(T, N, I, dtype=torch.float64))
+    nn.init.constant_(layer.norm_l0.uh.gamma, 7.0)
+    layer.reset_parameters()
+    assert layer.norm_l0.uh.gamma.max() == 0.1 and layer.norm_l0.uh.count.sum() == 0
+
+
 @pytest.mark.parametrize("padding", [False, True])
 def test_padded_rows_stay_out_of_the_statistics_unless_asked_in(padding):
     layer = random_layer(MIRNN, norm=Norm("batch", momentum=1.0, padding=padding))
@@ -190,7 +221,9 @@ def test_a_normalised_layer_survives_saving_and_both_directions_have_norms(tmp_p
     [
         ({"kind": "group"}, "Unknown norm 'group'. Select from 'batch' or 'layer'"),
         ({"place": "before"}, "Unknown place 'before'"),
-        ({"max_steps": 0}, "max_steps must be greater than zero, got 0"),
+        ({"max_steps": 0}, "max_steps must be a whole number greater than zero, got 0"),
+        ({"max_steps": 2.5}, "max_steps must be a whole number greater than zero, got 2.5"),
+        ({"eps": -1.0}, "eps must be at least 0, got -1.0"),
         ({"momentum": 1.5}, r"momentum must lie in \(0, 1\] or be None, got 1.5"),
     ],
 )
@@ -214,8 +247,8 @@ def test_noise_disturbs_weights_only_and_only_inside():
     clean = {name: p.detach().clone() for name, p in layer.named_parameters()}
     order = list(clean)
     with weight_noise(layer, 0.05):
-        for name, p in layer.named_parameters():
-            assert torch.equal(p, clean[name]) is not name.startswith("weight"), name
+        for name in order:
+            assert torch.equal(getattr(layer, name), clean[name]) is not name.startswith("weight"), name
     assert [name for name, _ in layer.named_parameters()] == order
     for name, p in layer.named_parameters():
         assert isinstance(p, nn.Parameter) and torch.equal(p, clean[name])
@@ -225,7 +258,7 @@ def test_noise_has_the_stated_size_and_is_drawn_anew_for_every_update():
     layer, draws = nn.Linear(200, 200), []
     for _ in range(2):
         with weight_noise(layer, 0.05):
-            draws.append((layer.weight - layer._parameters["bias"].new_tensor(0.0)).detach().clone())
+            draws.append(layer.weight.detach().clone())
     noise = [draw - layer.weight.detach() for draw in draws]
     assert all(abs(n.std().item() - 0.05) < 1e-3 and abs(n.mean().item()) < 1e-3 for n in noise)
     assert abs((noise[0] * noise[1]).mean().item()) < 1e-4
@@ -250,6 +283,40 @@ def test_what_is_saved_inside_the_context_is_clean():
         assert torch.equal(value, before[name]), name
 
 
+def test_inside_optimiser_clipping_and_loading_see_the_clean_weights():
+    layer = nn.Linear(3, 2)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with weight_noise(layer, 0.5):
+        layer(torch.ones(4, 3)).sum().backward()
+        assert torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0) > 0
+        optimiser.step()
+        layer.zero_grad()
+        layer.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})
+    assert torch.equal(layer.weight, torch.ones(2, 3)) and layer.weight.grad is None
+
+
+def test_weights_that_modules_share_get_the_same_noise():
+    model = nn.ModuleDict({"embed": nn.Embedding(5, 4), "out": nn.Linear(4, 5, bias=False)})
+    model["out"].weight = model["embed"].weight
+    with weight_noise(model, 0.5):
+        assert model["out"].weight is model["embed"].weight
+        assert not torch.equal(model["out"].weight, next(model.parameters()))
+
+
+def test_noise_on_noise_copies_and_parametrised_weights_are_refused():
+    layer = nn.Linear(3, 2)
+    with weight_noise(layer, 0.5):
+        with pytest.raises(ValueError, match="already active on weight"), weight_noise(layer, 0.1):
+            pass
+        for copying in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(RuntimeError, match="leave it before copying or saving the module"):
+                copying(layer)
+    assert torch.equal(copy.deepcopy(layer).weight, layer.weight)
+    torch.nn.utils.parametrizations.weight_norm(layer)
+    with pytest.raises(ValueError, match="it is parametrised"), weight_noise(layer, 0.1):
+        pass
+
+
 def test_an_error_inside_leaves_clean_weights_behind():
     layer = MIRNN(I, H)
     clean = layer.weight_hh_l0
@@ -268,7 +335,7 @@ def test_noise_reaches_torch_nn_layers_too_and_a_generator_repeats_it():
     assert torch.equal(outputs[0], outputs[1])
     assert (outputs[0] - clean).abs().max() > 1e-2
     assert torch.equal(layer(x)[0], clean)
-    with pytest.raises(ValueError, match="sigma must be at least 0, got -1.0"), weight_noise(layer, -1.0):
+    with pytest.raises(ValueError, match="sigma must be a finite number of at least 0, got -1.0"), weight_noise(layer, -1.0):
         pass
 
 

@@ -50,6 +50,11 @@ def test_orthogonal_u_is_orthogonal_gate_by_gate():
     assert (layer.weight_hh_l0[:8] - layer.weight_hh_l0[8:16]).abs().max() > 0.01, "independent draws"
 
 
+def test_orthogonal_u_in_half_precision():
+    u = MIRNN(3, 8, dtype=torch.bfloat16, start=Start(orthogonal=True)).weight_hh_l0.float()
+    torch.testing.assert_close(u @ u.T, torch.eye(8), rtol=0, atol=0.02)
+
+
 def test_a_gate_can_have_values_of_its_own():
     layer = MILSTMCell(3, 4, start=Start(alpha={"z": 2.0}, b={"f": 1.0}))
     assert layer.bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
@@ -91,6 +96,7 @@ def test_reset_parameters_draws_anew_and_a_seed_repeats_it():
         (lambda: MIRNN(3, 4, start="text9"), ValueError, "Unknown start 'text9'. Select from 'text8-rnn', .*or pass a Start"),
         (lambda: MIRNN(3, 4, start={"alpha": 1}), TypeError, "start should be a Start, the name of a preset or None, got: dict"),
         (lambda: Start(r_w=-0.1), ValueError, "r_w must be a finite number of at least 0, got -0.1"),
+        (lambda: Start(alpha=math.nan), ValueError, "alpha must be finite, got nan"),
         (lambda: Start(r_u=math.nan), ValueError, "r_u must be a finite number of at least 0, got nan"),
         (lambda: MIGRU(3, 4, start=Start(b={"f": 1.0})), ValueError, "Start names gate 'f'; this cell has 'r', 'z', 'n'"),
     ],

@@ -242,3 +242,34 @@ def test_onnx_dynamic_time_onnxruntime(name):
         found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         for ours, theirs in zip(found, tensors(module(x)), strict=True):
             np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # Dynamo looks at it
+@pytest.mark.parametrize("kind", KINDS)
+def test_torch_func_and_forward_mode_under_compile_equal_eager(kind):
+    """An opaque operator has no tangent: the compiled loop must be the plain one there, or derivatives are silently zero."""
+    layer = make(kind, 3, 4)
+    x = torch.randn(3, 2, 3)
+
+    def f(z):
+        return layer(z)[0]
+
+    def tangent(z):
+        return torch.func.jvp(f, (z,), (torch.ones_like(z),))[1]
+
+    def per_row(z):
+        return torch.func.vmap(lambda row: layer(row.unsqueeze(1))[0], in_dims=1)(z)
+
+    def slope(z):
+        return torch.func.grad(lambda q: f(q).sin().sum())(z)
+
+    for transform in (tangent, per_row, slope):
+        torch.testing.assert_close(torch.compile(transform, backend="aot_eager")(x), transform(x))
+
+
+def test_layer_norm_exports_with_any_length():
+    layer = make("lstm", 3, 4, norm="layer").eval()
+    lengths = {"input": {0: torch.export.Dim("t"), 1: torch.export.Dim("n")}}
+    program = torch.export.export(layer, (torch.randn(4, 2, 3),), dynamic_shapes=lengths)
+    x = torch.randn(9, 5, 3)
+    torch.testing.assert_close(program.module()(x)[0], layer(x)[0])

@@ -2,7 +2,7 @@
 
 The only place where gate equations are written. A step is plain Python over abstract operations: ``pre(gate, source)`` is the
 paper's building block for one gate, whose second flow comes from ``source``, and ``m`` supplies the nonlinearities. The same lines
-run on tensors, are differentiated as symbols and print as LaTeX (scan/generate.py).
+run on tensors, print as LaTeX (scan/generate.py) and can be differentiated as symbols, which is how kernels are to be made.
 """
 
 from collections.abc import Callable
@@ -73,6 +73,7 @@ class Cell:
     name: str
     gates: tuple[str, ...]  # in the order their rows are stored, which is PyTorch's
     shared: int  # how many leading gates take h_{t-1} itself as source, so that one product U h serves them
+    joint: int  # how many of these are integrated as they are, without a reset after U
     carries: tuple[str, ...]  # the parts of State it uses
     step: Callable[[Pre, State, Maths], State]
 
@@ -80,10 +81,10 @@ class Cell:
         return named, (self.name,)  # a copied or pickled layer keeps the one cell there is
 
 
-RNN = Cell("rnn", ("h",), 1, ("h",), rnn)
-LSTM = Cell("lstm", ("i", "f", "z", "o"), 4, ("h", "c"), lstm)
-GRU = Cell("gru", ("r", "z", "n"), 2, ("h",), gru)
-GRU_AFTER = Cell("gru_after", ("r", "z", "n"), 3, ("h",), gru_after)
+RNN = Cell("rnn", ("h",), 1, 1, ("h",), rnn)
+LSTM = Cell("lstm", ("i", "f", "z", "o"), 4, 4, ("h", "c"), lstm)
+GRU = Cell("gru", ("r", "z", "n"), 2, 2, ("h",), gru)
+GRU_AFTER = Cell("gru_after", ("r", "z", "n"), 3, 2, ("h",), gru_after)
 
 
 def named(name: str) -> Cell:

@@ -22,7 +22,8 @@ TWINS: dict[type[nn.Module], type[nn.Module]] = {
     nn.GRUCell: layers.MIGRUCell,
 }
 _NAMES = {kind.__name__ for kind in TWINS}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = ["_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks"]
+_HOOKS += ["_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"]
 
 
 def convert(model: nn.Module, *, inplace: bool = False) -> nn.Module:
@@ -73,6 +74,10 @@ def why_not(module: nn.Module) -> str | None:
     missing = [name for name in _expected(module) if name not in module._parameters]
     if missing:
         return f"{missing[0]} is not a plain parameter (weight_norm or prune?); make it permanent first"
+    held = {**module._parameters, **module._buffers, **module._modules}
+    extra = [name for name, value in held.items() if value is not None and name not in _expected(module)]
+    if extra:
+        return f"it holds {extra[0]} besides its weights, which its twin would lose; remove it first"
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return "it has hooks, which its twin would lose; remove them and register them again afterwards"
     return None
@@ -88,7 +93,8 @@ def _expected(module: nn.Module) -> list[str]:
 def twin(module: nn.Module) -> nn.Module:
     """The MI layer or cell that computes what this torch.nn layer or cell computes."""
     first = next(module.parameters())
-    arguments: dict[str, Any] = {"bias": bool(module.bias), "device": first.device, "dtype": first.dtype}
+    # built without memory, so that no random numbers are drawn for values that are loaded next
+    arguments: dict[str, Any] = {"bias": bool(module.bias), "device": "meta", "dtype": first.dtype}
     if isinstance(module, (nn.RNN, nn.RNNCell)):
         arguments["nonlinearity"] = module.nonlinearity
     if isinstance(module, (nn.GRU, nn.GRUCell)):
@@ -97,13 +103,13 @@ def twin(module: nn.Module) -> nn.Module:
         arguments |= {name: getattr(module, name) for name in ("num_layers", "batch_first", "bidirectional")}
     if isinstance(module, nn.LSTM):
         arguments["proj_size"] = module.proj_size
-    new = TWINS[type(module)](module.input_size, module.hidden_size, **arguments)
+    new = TWINS[type(module)](module.input_size, module.hidden_size, **arguments).to_empty(device=first.device)
     new.load_state_dict(module.state_dict())
     if isinstance(module, nn.RNNBase):
         setattr(new, "dropout", module.dropout)  # noqa: B010 - set here: one layer with dropout has had its warning
-    learns = any(p.requires_grad for p in module.parameters())
+    learning = [name for name, p in module.named_parameters() if p.requires_grad]
     for name, parameter in new.named_parameters():
-        parameter.requires_grad_(learns)
+        parameter.requires_grad_(any(n.startswith("bias") for n in learning) if name.startswith("bias") else bool(learning))
         if name in module._parameters:
             new._parameters[name] = module._parameters[name]
     return new.train(module.training)

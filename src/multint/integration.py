@@ -173,9 +173,9 @@ class MultiplicativeIntegration(nn.Module):
         self.sizes, self.features = tuple(sizes), features
         k = len(sizes)
         self.flows = nn.ModuleList(nn.Linear(n, features, bias=False, device=device, dtype=dtype) for n in sizes)
-        self.alpha = nn.Parameter(torch.full((k * (k - 1) // 2, features), alpha, device=device, dtype=dtype))
-        self.beta = nn.Parameter(torch.full((k, features), beta, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.full((features,), b, device=device, dtype=dtype)) if bias else None
+        self.alpha = nn.Parameter(torch.full((k * (k - 1) // 2, features), float(alpha), device=device, dtype=dtype))
+        self.beta = nn.Parameter(torch.full((k, features), float(beta), device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.full((features,), float(b), device=device, dtype=dtype)) if bias else None
 
     def forward(self, *inputs: Tensor) -> Tensor:
         if len(inputs) != len(self.sizes):

@@ -213,44 +213,73 @@ class _Block(nn.Module):
         """What follows the parameter names of each direction."""
         return [""]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         for suffix in self._suffixes():
-            self._foreign(state_dict, prefix, suffix, local_metadata.get("version"))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+            if self._is_foreign(state_dict, prefix, suffix, local_metadata.get("version")):
+                reason = self._cannot_be_torch()
+                if reason is None:
+                    self._from_torch(state_dict, prefix, suffix)
+                else:
+                    error_msgs.append(f"{prefix}weight_hh{suffix}: {reason}")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
-    def _foreign(self, state: dict[str, Any], prefix: str, suffix: str, version: int | None) -> None:
+    def _is_foreign(self, state: dict[str, Any], prefix: str, suffix: str, version: int | None) -> bool:
+        """Is this direction's part of a state_dict a torch.nn layer's? Its two biases tell, or without them the version."""
+        there = [f"{prefix}{name}{suffix}" in state for name in ("weight_ih", "weight_hh")]
+        ours = [f"{prefix}{name}{suffix}" in state for name in ("alpha", "beta1", "beta2", "bias", "bias_hn")]
+        biases = [f"{prefix}{name}{suffix}" in state for name in ("bias_ih", "bias_hh")]
+        if version == self._version or not all(there) or any(ours):
+            return False
+        if all(biases) or version == 1:
+            return True
+        if version is None and self._cell is cells.GRU_AFTER and self.integration == "additive" and not self._has_bias:
+            warnings.warn(
+                f"nothing in this state_dict tells {type(self).__name__}'s weights from nn.GRU's, whose update gate means the "
+                "opposite: they are taken for our own. Load nn.GRU's with the metadata of state_dict(), or use convert()",
+                stacklevel=4,
+            )
+        return False
+
+    def _cannot_be_torch(self) -> str | None:
+        """Why no parameters of this block compute what torch.nn's layer does."""
+        if self.integration in ("simple", "gated"):
+            return f"integration={self.integration!r} cannot compute a torch.nn layer's function; use 'additive' or 'general'"
+        if self._cell is cells.GRU:
+            return "torch.nn.GRU applies its reset after U; build the layer with reset_after=True"
+        return None
+
+    def _from_torch(self, state: dict[str, Any], prefix: str, suffix: str) -> None:
         """Rewrite, in place, one direction of a torch.nn layer's state_dict so that this block computes the same function."""
-        if version == self._version:
-            return
-        ours = {name for name, _ in self._shapes(1)} - {"weight_ih", "weight_hh", "weight_hr"}
-        keys = {
-            name: f"{prefix}{name}{suffix}" for name in ("weight_ih", "weight_hh", "alpha", "beta1", "beta2", "bias", "bias_hn")
-        }
-        theirs = [f"{prefix}{name}{suffix}" for name in ("bias_ih", "bias_hh")]
-        if keys["weight_hh"] not in state or any(keys[name] in state for name in ours):
-            return
-        if self.integration in ("simple", "gated") or self._cell is cells.GRU:
-            return  # no values of these compute nn's function: strict loading names the missing keys
-        if not ours and version is None:
-            return  # nothing tells whose this is; without metadata it is taken for our own
+        h = self.hidden_size
+
+        def key(name: str) -> str:
+            return f"{prefix}{name}{suffix}"
+
         with torch.no_grad():
-            u = state[keys["weight_hh"]]
+            u = state[key("weight_hh")]
             sign = u.new_ones(u.shape[0])
             if self._cell is cells.GRU_AFTER:
-                sign[self.hidden_size : 2 * self.hidden_size] = -1  # nn's z keeps the old state where the paper's takes the new
+                sign[h : 2 * h] = -1  # nn's z keeps the old state where the paper's takes the new
             if self.integration == "general":  # never W and U: the product is even in them
-                state[keys["alpha"]], state[keys["beta1"]], state[keys["beta2"]] = torch.zeros_like(sign), sign, sign.clone()
+                state[key("alpha")], state[key("beta1")], state[key("beta2")] = torch.zeros_like(sign), sign, sign.clone()
             elif self._cell is cells.GRU_AFTER:
                 for name in ("weight_ih", "weight_hh"):
-                    state[keys[name]] = state[keys[name]] * sign.unsqueeze(-1)
-            if self._has_bias and all(key in state for key in theirs):
-                b_ih, b_hh = (state.pop(key) for key in theirs)
+                    state[key(name)] = state[key(name)] * sign.unsqueeze(-1)
+            if self._has_bias and key("bias_ih") in state:
+                b_ih, b_hh = state.pop(key("bias_ih")), state.pop(key("bias_hh"))
                 if self._cell is cells.GRU_AFTER:
-                    inside = torch.zeros_like(b_hh)
-                    inside[: 2 * self.hidden_size] = b_hh[: 2 * self.hidden_size]
-                    state[keys["bias_hn"]] = b_hh[2 * self.hidden_size :].clone()
-                    b_hh = inside
-                state[keys["bias"]] = sign * (b_ih + b_hh)
+                    state[key("bias_hn")] = b_hh[2 * h :].clone()
+                    b_hh = torch.cat([b_hh[: 2 * h], torch.zeros_like(b_hh[2 * h :])])
+                state[key("bias")] = sign * (b_ih + b_hh)
 
 
 def _describe(hx: Any) -> str:
@@ -294,7 +323,7 @@ class _Layer(_Block):
         super().__init__()
         self._settle(input_size, hidden_size, bias, integration, begin, backend)
         self.bias, self.num_layers = self._has_bias, _positive("num_layers", num_layers)
-        self.batch_first, self.bidirectional = _flag("batch_first", batch_first), _flag("bidirectional", bidirectional)
+        self.batch_first, self.bidirectional = _flag("batch_first", batch_first), bool(bidirectional)
         self.dropout = _probability("dropout", dropout)
         self.recurrent_dropout = _probability("recurrent_dropout", recurrent_dropout)
         pair = zoneout if isinstance(zoneout, tuple) else (zoneout,) * len(self._cell.carries)
@@ -333,6 +362,9 @@ class _Layer(_Block):
         """Draw all parameters anew from ``start``."""
         for names in self._names:
             self._begin(names)
+        for norm in self.children():
+            assert isinstance(norm, RecurrentNorm)
+            norm.reset_parameters()
         if self.learn_state:
             for part in self._cell.carries:
                 nn.init.zeros_(getattr(self, part + "0"))
@@ -414,8 +446,10 @@ class _Layer(_Block):
         if state is not None and sorted_indices is not None:
             state = State(*(None if part is None else part.index_select(1, sorted_indices) for part in state))
         if resets is not None:
-            if not isinstance(resets, PackedSequence) or not torch.equal(resets.batch_sizes, batch_sizes):
-                raise ValueError(f"{type(self).__name__}: resets of a packed input must be packed with the same lengths")
+            if not isinstance(resets, PackedSequence) or not _same_packing(resets, input):
+                raise ValueError(
+                    f"{type(self).__name__}: resets of a packed input must be packed with the same lengths in the same order"
+                )
             resets, _ = pad_packed_sequence(PackedSequence(resets.data, batch_sizes))
             resets = self._check_resets(resets, x.shape[:2], True, batch_first=False)
         output, last = self._layers(x, state, lengths.to(data.device), resets)
@@ -448,8 +482,9 @@ class _Layer(_Block):
         return state
 
     def _check_resets(self, resets: Tensor, expected: Any, batched: bool, batch_first: bool | None = None) -> Tensor:
-        if resets.dtype != torch.bool:
-            raise TypeError(f"{type(self).__name__}: resets should be a bool tensor, got: {resets.dtype}")
+        if not isinstance(resets, Tensor) or resets.dtype != torch.bool:
+            given = resets.dtype if isinstance(resets, Tensor) else type(resets).__name__
+            raise TypeError(f"{type(self).__name__}: resets should be a bool tensor, got: {given}")
         if tuple(resets.shape) != tuple(expected):
             raise RuntimeError(f"Expected resets of shape {tuple(expected)}, one for each step, got {tuple(resets.shape)}")
         if not batched:
@@ -523,6 +558,15 @@ class _Layer(_Block):
 def _stack(parts: list[Tensor]) -> Tensor:
     # one part is not stacked: inductor 2.13 overwrites a saved tensor that is returned as a one-element stack
     return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
+
+
+def _same_packing(a: PackedSequence, b: PackedSequence) -> bool:
+    if not torch.equal(a.batch_sizes, b.batch_sizes):
+        return False
+    orders = [p.sorted_indices for p in (a, b)]
+    n = int(b.batch_sizes[0])
+    first, second = (torch.arange(n) if order is None else order.cpu() for order in orders)
+    return torch.equal(first, second)
 
 
 def backwards(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -93,6 +93,8 @@ def _check(layer: nn.Module, input: Any) -> int:
         raise TypeError(f"probes take the padded tensor of a batch, got {type(input).__name__}; see pad_packed_sequence")
     if getattr(layer, "bidirectional", False):
         raise ValueError(f"{name} is bidirectional: its h_t depends on later steps, so that dC/dh_t is not carried by h_t alone")
+    if layer.training and getattr(layer, "recurrent_dropout", False):
+        raise ValueError(f"{name} in training mode draws a dropout mask for every piece of a cut sequence; call eval() first")
     norm = getattr(layer, "norm", None)
     if getattr(norm, "kind", None) == "batch":
         raise ValueError(f"{name} has recurrent batch norm with statistics for every step, so it cannot be cut in time")
@@ -295,8 +297,8 @@ def histogram(h: Float[Tensor, "*any"], bins: int = 200, reach: float = 1.0) -> 
     >>> histogram(torch.tensor([-1.0, 0.0, 0.05, 0.95]), bins=4).counts.tolist()
     [1, 0, 2, 1]
     """
-    if bins < 1:
-        raise ValueError(f"bins must be greater than zero, got {bins}")
+    if bins < 1 or not reach > 0:
+        raise ValueError(f"bins and reach must be greater than zero, got {bins} and {reach}")
     size = h.detach().abs()
     top = size.max().item() if h.numel() else 0.0
     if not top <= reach:

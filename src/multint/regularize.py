@@ -3,9 +3,10 @@
 Recurrent batch norm (Cooijmans et al., 2016) and layer norm as its sibling, Gaussian weight noise, zoneout and recurrent dropout.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -44,8 +45,10 @@ class Norm:
             raise ValueError(f"Unknown norm {self.kind!r}. Select from 'batch' or 'layer'.")
         if self.place not in ("flows", "sum"):
             raise ValueError(f"Unknown place {self.place!r} for a norm. Select from 'flows' or 'sum'.")
-        if self.max_steps < 1:
-            raise ValueError(f"Norm: max_steps must be greater than zero, got {self.max_steps}")
+        if not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise ValueError(f"Norm: max_steps must be a whole number greater than zero, got {self.max_steps}")
+        if not self.eps >= 0:
+            raise ValueError(f"Norm: eps must be at least 0, got {self.eps}")
         if self.momentum is not None and not 0 < self.momentum <= 1:
             raise ValueError(f"Norm: momentum must lie in (0, 1] or be None, got {self.momentum}")
 
@@ -103,6 +106,8 @@ class StepBatchNorm(StepLayerNorm):
         self.register_buffer("count", torch.zeros(spec.max_steps, dtype=torch.long, device=where.get("device")))
 
     def forward(self, x: Float[Tensor, "n f"], t: int, rows: Bool[Tensor, " n"] | None, columns: slice) -> Float[Tensor, "n f"]:
+        if x.shape[0] == 0:  # nothing to learn from, nothing to normalise
+            return x
         if self.training or self.estimating or not self.population:
             mean, var = batch_statistics(x, None if self.padding else rows)
             if self.training or self.estimating:
@@ -161,6 +166,15 @@ class RecurrentNorm(nn.Module):
         self.uh = make(spec.place == "flows", features)
         self.total = make(spec.place == "sum", features)
         self.c = make(spec.cell and has_cell, hidden_size, beta=True)
+        self.timeless = spec.kind == "layer"
+
+    def reset_parameters(self) -> None:
+        """Scales, shifts and, for batch norm, statistics as at the beginning."""
+        for place in self.children():
+            assert isinstance(place, StepLayerNorm)
+            place.reset_parameters()
+            if isinstance(place, StepBatchNorm):
+                place.forget()
 
 
 def _batch_norms(model: nn.Module) -> list[StepBatchNorm]:
@@ -200,29 +214,11 @@ def is_weight(name: str, parameter: Tensor) -> bool:
     return name.rpartition(".")[2].startswith("weight") and parameter.dim() >= 2
 
 
-@dataclass
-class _Noisy:
-    """One parameter that noise replaces for a while; the state_dict keeps showing the clean one."""
+class _Guard:
+    """Stands in a module that is being disturbed: copying or pickling the module itself would keep the noise."""
 
-    module: nn.Module
-    name: str
-    clean: nn.Parameter
-    undo: Any = field(default=None)
-
-    def disturb(self, sigma: float, generator: torch.Generator | None) -> None:
-        noise = torch.randn(self.clean.shape, generator=generator, device=self.clean.device, dtype=self.clean.dtype)
-        self.module._parameters[self.name] = self.clean + sigma * noise  # type: ignore[assignment]
-
-        def show_clean(module: nn.Module, state: dict[str, Any], prefix: str, meta: dict[str, Any]) -> None:
-            key = prefix + self.name
-            if key in state:
-                state[key] = self.clean if meta.get("keep_vars") else self.clean.detach()
-
-        self.undo = self.module.register_state_dict_post_hook(show_clean)
-
-    def restore(self) -> None:
-        self.undo.remove()
-        self.module._parameters[self.name] = self.clean
+    def __reduce__(self) -> Any:
+        raise RuntimeError("weight_noise is active: leave it before copying or saving the module; its state_dict() is clean inside")
 
 
 @contextmanager
@@ -235,29 +231,49 @@ def weight_noise(
 ) -> Iterator[None]:
     """Within the context every weight of ``model`` is w + N(0, sigma²), one draw for the whole context: enter it once per update.
 
-    Gradients reach the clean parameters, which the optimiser, ``state_dict`` and whatever is saved see all along. ``pick`` says
-    which parameters are disturbed, by name and value; by default weight matrices alone, not biases or MI vectors.
+    Gradients reach the clean parameters, which the optimiser, ``parameters()`` and ``state_dict()`` see all along, inside too; the
+    module itself can be neither copied nor pickled there. ``pick`` says which parameters are disturbed, by name and value; by
+    default weight matrices alone, not biases or MI vectors. Weights that modules share get the same noise.
 
     >>> layer = nn.Linear(3, 2)
     >>> with weight_noise(layer, sigma=0.05):
     ...     loss = layer(torch.ones(3)).sum()
     >>> loss.backward()
     """
-    if not sigma >= 0:
-        raise ValueError(f"weight_noise: sigma must be at least 0, got {sigma}")
-    noisy = []
-    for prefix, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and pick(f"{prefix}.{name}", parameter):
-                noisy.append(_Noisy(module, name, parameter))
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise ValueError(f"weight_noise: sigma must be a finite number of at least 0, got {sigma}")
+    noisy: dict[nn.Parameter, Tensor] = {}  # one draw for a weight, however many modules share it
+    shadowed: list[tuple[nn.Module, str]] = []
     try:
-        for one in noisy:
-            one.disturb(sigma, generator)
+        for path, module, name, parameter in _picked(model, pick):
+            if name in vars(module):
+                raise ValueError(f"weight_noise is already active on {path}; leave the outer context first")
+            if parameter not in noisy:
+                noise = torch.randn(parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype)
+                noisy[parameter] = parameter + sigma * noise
+            # an attribute of the instance hides the parameter from forward alone: parameters(), state_dict() and the optimiser
+            # go on seeing the clean one
+            vars(module).setdefault("_weight_noise", _Guard())
+            vars(module)[name] = noisy[parameter]
+            shadowed.append((module, name))
         yield
     finally:
-        for one in noisy:
-            if one.undo is not None:
-                one.restore()
+        for module, name in shadowed:
+            del vars(module)[name]
+            vars(module).pop("_weight_noise", None)
+
+
+def _picked(model: nn.Module, pick: Callable[[str, Tensor], bool]) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """Every parameter to be disturbed, with its path, module and name."""
+    for prefix, module in model.named_modules():
+        for name in getattr(module, "parametrizations", ()):
+            if pick(f"{prefix}.{name}", getattr(module, name)):
+                raise ValueError(
+                    f"weight_noise cannot disturb {prefix}.{name}: it is parametrised; remove the parametrisation or pass pick="
+                )
+        for name, parameter in module._parameters.items():
+            if parameter is not None and pick(f"{prefix}.{name}", parameter):
+                yield f"{prefix}.{name}".lstrip("."), module, name, parameter
 
 
 def zoneout_share(p: float, shape: tuple[int, ...], like: Tensor, training: bool) -> Tensor | None:

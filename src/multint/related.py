@@ -89,7 +89,7 @@ def _check_matrices(u: Tensor, w: Tensor) -> int:
 
 
 def _check_law(name: str, law: Tensor, m: int) -> None:
-    if law.shape[-1:] != (m,):
+    if tuple(law.shape) != (m,):
         raise ValueError(f"{name} must give a probability for each of {m} states, got shape {tuple(law.shape)}")
     _check_stochastic(name, law.reshape(-1, m), "row")
 
@@ -136,6 +136,8 @@ def hmm_forward(
     run = MODES[_among("mode", mode, tuple(MODES))]
     if tokens.dim() not in (1, 2) or tokens.dtype not in INTEGERS:
         raise ValueError(f"an HMM observes integer tokens (t, n) or (t,), got {tokens.dtype} of shape {tuple(tokens.shape)}")
+    if tokens.shape[0] == 0:
+        raise ValueError(f"an HMM observes at least one token, got shape {tuple(tokens.shape)}")
     batch = tokens if tokens.dim() == 2 else tokens.unsqueeze(1)
     try:
         h, log_likelihood = run(layer, batch.long(), _initial(layer, initial, batch.shape[1]))
@@ -242,8 +244,9 @@ _WITHOUT: dict[str, Any] = {"integration": "general", "norm": None, "recurrent_d
 class _Relative(_Layer):
     """A layer around a step of its own: subclasses name their parameters in ``_shapes`` and take steps in ``_steps``."""
 
-    def _foreign(self, state: dict[str, Any], prefix: str, suffix: str, version: int | None) -> None:
+    def _is_foreign(self, state: dict[str, Any], prefix: str, suffix: str, version: int | None) -> bool:
         """torch.nn has no layer that computes this: strict loading names the keys that differ."""
+        return False
 
     def _carry(self, suffix: str, x: Tensor, state: State, **more: Any) -> Result:
         del more["drop"], more["norm"]  # always None: see _WITHOUT
@@ -678,4 +681,5 @@ def _mapped(layer: MIRNN, kind: type[R], linear: str, values: Callable[[Tensor, 
             getattr(new, part + suffix).copy_(filled[part])
     if layer.learn_state:
         new.get_parameter("h0").copy_(layer.get_parameter("h0"))
+    new.requires_grad_(any(p.requires_grad for p in layer.parameters()))
     return new.train(layer.training)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float, Int, Integer, Num
+    from jaxtyping import Bool, Float, Int, Integer
 else:
 
     class _Word:
@@ -17,6 +17,6 @@ else:
         def __class_getitem__(cls, item: Any) -> Any:
             return item[0]
 
-    Bool = Float = Int = Integer = Num = _Word
+    Bool = Float = Int = Integer = _Word
 
-__all__ = ["Bool", "Float", "Int", "Integer", "Num"]
+__all__ = ["Bool", "Float", "Int", "Integer"]

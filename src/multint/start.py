@@ -44,6 +44,11 @@ class Start:
             r = getattr(self, name)
             if r is not None and not (math.isfinite(r) and r >= 0):
                 raise ValueError(f"Start: {name} must be a finite number of at least 0, got {r}")
+        for name in ("alpha", "beta1", "beta2", "b"):
+            value = getattr(self, name)
+            for v in value.values() if isinstance(value, Mapping) else (value,):
+                if not math.isfinite(v):
+                    raise ValueError(f"Start: {name} must be finite, got {v}")
 
 
 # {alpha, beta1, beta2, b} of each experiment in §3. §3.1 says the values were searched and §3.3 is silent: no preset.
@@ -77,7 +82,9 @@ def begin(start: Start, name: str, parameter: Tensor, gates: Sequence[str], hidd
     usual = 1.0 / math.sqrt(hidden_size)
     if name == "weight_hh" and start.orthogonal:
         for gate in parameter.chunk(len(gates)):
-            nn.init.orthogonal_(gate)
+            # half precision has no QR decomposition
+            whole = torch.empty(gate.shape, device=gate.device, dtype=torch.promote_types(gate.dtype, torch.float32))
+            gate.copy_(nn.init.orthogonal_(whole))
     elif name.startswith("weight"):
         r = {"weight_ih": start.r_w, "weight_hh": start.r_u}.get(name)
         r = usual if r is None else r

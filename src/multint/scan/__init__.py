@@ -23,9 +23,11 @@ def check_backend(name: str) -> str:
 def scan(problem: Problem, backend: str = "auto") -> Result:
     """Carry ``problem.cell`` along the sequence on the named backend."""
     if check_backend(backend) == "auto":
-        backend = next(name for name, module in BACKENDS.items() if module.why_not(problem) is None)
-    reason = BACKENDS[backend].why_not(problem)
-    if reason is not None:
-        raise ValueError(f"backend {backend!r} cannot run this: {reason}")
-    result: Result = BACKENDS[backend].run(problem)
+        module = next(module for module in BACKENDS.values() if module.why_not(problem) is None)
+    else:
+        module = BACKENDS[backend]
+        reason = module.why_not(problem)
+        if reason is not None:
+            raise ValueError(f"backend {backend!r} cannot run this: {reason}")
+    result: Result = module.run(problem)
     return result

@@ -32,6 +32,7 @@ class Norms(Protocol):
     uh: StepNorm | None
     total: StepNorm | None
     c: StepNorm | None
+    timeless: bool  # does the same at every step
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Problem:
     hold: State | None = None  # zoneout: the share of the old h and c that is kept, (t or 1, n or 1, p or 1)
     drop: Float[Tensor, "n p"] | None = None  # recurrent dropout: scales h on its way into U, the same at every step
     norm: Norms | None = None
-    training: bool = False  # gradients may be asked for
+    training: bool = False  # the layer's mode: in training gradients will be asked for
 
     @property
     def steps(self) -> int:

@@ -19,8 +19,8 @@ def why_not(problem: Problem) -> str | None:
         return "only torch.export and ONNX export need the loop as a graph node"
     if problem.training:
         return "torch's scan operator may give wrong gradients; call .eval() before exporting"
-    if problem.norm is not None:
-        return "per-step normalisation counts steps in Python; use backend='reference', which unrolls the loop"
+    if problem.norm is not None and not problem.norm.timeless:
+        return "batch norm has statistics for every step, counted in Python; use backend='reference', which unrolls the loop"
     return None
 
 
@@ -31,7 +31,8 @@ def run(problem: Problem) -> Result:
     # clone: a layer's share of hx is a view that starts at a multiple of the batch size, which the operator cannot trace
     views = ("h", "c", "restart_h", "restart_c")
     tensors = {name: x.detach().clone() if name in views else x.detach() for name, x in operator.flatten(problem).items()}
-    problem = operator.rebuild(list(tensors.values()), " ".join(tensors), problem.cell.name, problem.form, problem.phi)
+    alone = operator.rebuild(list(tensors.values()), " ".join(tensors), problem.cell.name, problem.form, problem.phi)
+    problem = replace(alone, norm=problem.norm)
     wx, t = problem.flow(), torch.arange(problem.steps, device=problem.u.device)
     resets = wx.new_zeros((problem.steps, 1), dtype=torch.bool) if problem.resets is None else problem.resets
 

@@ -21,8 +21,10 @@ from multint.scan.contract import Problem, Result
 def why_not(problem: Problem) -> str | None:
     if not torch.compiler.is_compiling():
         return "only torch.compile and torch.export need an operator; eager calls run the loop itself"
+    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "torch.func and forward-mode AD see through torch operations, not through an operator of ours"
     if problem.norm is not None:
-        return "per-step normalisation updates statistics in Python; use backend='reference', which unrolls the loop"
+        return "per-step normalisation is Python that an operator cannot hold; use backend='reference', which unrolls the loop"
     return None
 
 

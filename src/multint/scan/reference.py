@@ -78,9 +78,9 @@ class Step:
         self.phi = NONLINEARITIES[p.phi]
         self.size = wx.shape[-1] // len(p.cell.gates)
         self.wx = self.normalised("wx", wx.to(state.h.dtype), slice(0, wx.shape[-1]))
-        shared = slice(0, p.cell.shared * self.size)
-        self.uh = self.uz(state.h, shared)
-        self.together = self.block(self.uh, shared)
+        self.uh = self.uz(state.h, slice(0, p.cell.shared * self.size))
+        joint = slice(0, p.cell.joint * self.size)
+        self.together = self.block(self.uh[..., joint], joint)
 
     def normalised(self, place: str, x: Tensor, columns: slice) -> Tensor:
         norm = None if self.p.norm is None else getattr(self.p.norm, place)
