@@ -115,6 +115,7 @@ def test_a_cuda_graph_captures_the_layer(theirs, ours):
 
 
 @pytest.mark.traced
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @each
 def test_compile_without_graph_breaks_on_cuda(theirs, ours):
     layer = ours(8, 16, device="cuda")

@@ -23,6 +23,8 @@ from multint.start import Start
 
 Hidden = Tensor | tuple[Tensor, Tensor]
 Given = Tensor | Sequence[Tensor]  # hx may be any pair
+# torch 2.11 and 2.12 cannot trace it: a compiled model breaks its graph there
+_pad = pad_packed_sequence if torch.__version__ >= "2.13" else torch.compiler.disable(pad_packed_sequence)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -441,7 +443,7 @@ class _Layer(_Block):
                 f"{type(self).__name__}: batch_sizes of a packed input must add up to its {data.shape[0]} steps, "
                 f"got {batch_sizes.tolist()}"
             )
-        x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
+        x, lengths = _pad(PackedSequence(data, batch_sizes))
         state = None if hx is None else self._given(hx, True, x)
         if state is not None and sorted_indices is not None:
             state = State(*(None if part is None else part.index_select(1, sorted_indices) for part in state))
@@ -450,7 +452,7 @@ class _Layer(_Block):
                 raise ValueError(
                     f"{type(self).__name__}: resets of a packed input must be packed with the same lengths in the same order"
                 )
-            resets, _ = pad_packed_sequence(PackedSequence(resets.data, batch_sizes))
+            resets, _ = _pad(PackedSequence(resets.data, batch_sizes))
             resets = self._check_resets(resets, x.shape[:2], True, batch_first=False)
         output, last = self._layers(x, state, lengths.to(data.device), resets)
         if unsorted_indices is not None:

@@ -15,7 +15,8 @@ from multint.scan.contract import Problem, Result
 
 
 def why_not(problem: Problem) -> str | None:
-    if not torch.compiler.is_exporting():
+    # the flag itself: torch 2.11 answers True to is_exporting() in every compiled graph
+    if not torch.compiler._is_exporting_flag:
         return "only torch.export and ONNX export need the loop as a graph node"
     if problem.training:
         return "torch's scan operator may give wrong gradients; call .eval() before exporting"
