@@ -17,7 +17,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/multint demo
 
 test: lint test-checked test-traced
 

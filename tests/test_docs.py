@@ -1,22 +1,30 @@
-"""What the documentation shows runs, every page can be found, and the build has no warnings."""
+"""What the documentation shows runs, its commands exist, every page can be found, and the build has no warnings."""
 
+import dataclasses
 import doctest
 import importlib
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
 import multint
+from multint.paper import overrides, records, report
+from multint.paper.__main__ import main
+from multint.paper.charlm import task
+from multint.paper.charlm.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)")  # the target of [words](target#part)
 TRACES = re.compile(r"torch\.(compile|export|onnx)\b\.?\w*\(")
 
@@ -44,10 +52,126 @@ def with_code() -> list:
 @pytest.mark.parametrize("page", with_code())
 def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # what a page saves goes there
+    monkeypatch.setenv("MULTINT_CACHE", str(tmp_path / "cache"))
     torch.manual_seed(0)
     names = {"__name__": "__page__"}
     for line, code in python_blocks(page):
         exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+# ---- commands ----
+
+
+SHOWN = [ROOT / "README.md", *PAGES]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words after ``multint``, or ``-m multint.paper``, of every line of a page's shell blocks."""
+    lines = [line for block in SHELL.findall(page.read_text()) for line in block.replace("\\\n", " ").splitlines()]
+    found = []
+    for words in (shlex.split(line, comments=True) for line in lines):
+        if words[:1] == ["multint"]:
+            found.append(words[1:])
+        elif "multint.paper" in words:
+            found.append(words[words.index("multint.paper") + 1 :])
+    return found
+
+
+def parsed(words: list[str]) -> click.Context:
+    """What click makes of a command line, short of running it; a word it does not know is a UsageError."""
+    command: click.Command = main
+    name: str | None = "multint"
+    while isinstance(command, click.Group):
+        name, found, words = command.resolve_command(click.Context(command), words)
+        command = found or command
+    return command.make_context(name, list(words))
+
+
+def all_options(command: click.Command = main) -> set[str]:
+    own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union({"--help"}, *(all_options(one) for one in inner))
+
+
+TYPED = [pytest.param(words, id=f"{page.stem}: {' '.join(words)}") for page in SHOWN for words in commands(page)]
+
+
+@pytest.mark.parametrize("words", TYPED)
+def test_commands_on_the_pages_are_understood(words):
+    given = parsed(words).params
+    recipe = given.get("recipe")
+    if recipe is None:
+        return
+    base = task.DEMO_MILSTM if recipe == "charlm" else task.find(recipe)
+    overrides.apply(base, given["changes"])
+    for axis in given.get("grid", ()):
+        key, _, values = axis.partition("=")
+        overrides.apply(base, [f"{key}={value}" for value in values.split(",")])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["trian", "ptb-rnn"], ["train", "ptb-rnn", "--sede", "1"], ["train"], ["train", "ptb-rnn", "--device", "tpu"]],
+    ids=" ".join,
+)
+def test_a_command_that_does_not_exist_would_be_noticed(words):
+    with pytest.raises(click.UsageError):
+        parsed(words)
+
+
+TORCHRUN = {"--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--max-restarts"}
+
+
+@pytest.mark.parametrize(
+    "page", [DOCS / "experiments.md", DOCS / "charlm.md", DOCS / "errata.md", DOCS / "results.md"], ids=lambda p: p.name
+)
+def test_options_named_in_the_prose_exist(page):
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
+    assert named <= all_options() | TORCHRUN
+
+
+def test_commands_are_all_in_the_table_of_commands():
+    text = (DOCS / "experiments.md").read_text()
+    listed = set(re.findall(r"^\| `multint ([a-z]+(?: list| get| verify)?)", text, re.MULTILINE))
+    there = {name for name, command in main.commands.items() if not isinstance(command, click.Group)}
+    inner = {f"{name} {one}" for name, c in main.commands.items() if isinstance(c, click.Group) for one in c.commands}
+    assert listed == there | inner
+
+
+def test_every_setting_and_every_field_of_a_record_is_explained():
+    explained = set(re.findall(r"`([\w.]+)`", (DOCS / "experiments.md").read_text()))
+    settings = set(overrides.keys(task.DEMO_MILSTM)) - {"cite", "paper", "note"}  # words about a recipe, not settings of a model
+    assert settings <= explained
+    assert {field.name for field in dataclasses.fields(records.Run)} <= explained
+
+
+def test_environment_variables_named_on_the_pages_are_read_by_the_code():
+    named = {name for page in SHOWN for name in re.findall(r"\bMULTINT_[A-Z]+", page.read_text())}
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    assert {"MULTINT_DATA", "MULTINT_CACHE"} <= named
+    assert all(f'"{name}"' in source for name in named)
+
+
+def test_every_recipe_is_on_its_page_with_its_size():
+    text = (DOCS / "charlm.md").read_text()
+    for name, recipe in RECIPES.items():
+        short = name.removeprefix("charlm/")
+        assert f"`{short}`" in text, name
+        row = next((line for line in text.splitlines() if line.startswith("|") and f"`{short}`" in line), "")
+        if row and task.count(recipe):
+            assert f"| {recipe.hidden} | {task.count(recipe):,} |" in row, name
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "results.md"], ids=lambda page: page.name)
+def test_results_are_those_of_the_records(page):
+    text = page.read_text()
+    body = report.markdown(ROOT / "results", brief=page.name == "README.md")
+    fresh = report.refreshed(text, body, page.name)  # also that the markers are there
+    if (ROOT / "results" / records.RECORDS).exists():
+        assert text == fresh, f"run: multint report --refresh {page.relative_to(ROOT)}"
+
+
+# ---- pages ----
 
 
 MODULES = [multint.__name__, *(found.name for found in pkgutil.walk_packages(multint.__path__, "multint."))]

@@ -1,0 +1,148 @@
+"""What does the training loop cost beyond the bare update?
+
+Times an update inside ``engine.fit`` against layer + loss + clipping + optimiser written out, in one interleaved run on the same
+batches, after checking that both end with the same weights: ``python benchmarks/loop.py`` adds rows to results/bench/.
+"""
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from multint.paper import engine
+from multint.paper.charlm import task
+from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES
+from multint.paper.runs import Run, environment
+
+COLUMNS = [
+    "date",
+    "commit",
+    "device",
+    "torch",
+    "benchmark",
+    "shape",
+    "dtype",
+    "baseline",
+    "ours",
+    "ratio",
+    "low",
+    "high",
+    "repeats",
+]
+
+
+class Bare:
+    """The update as a script would have it."""
+
+    def __init__(self, job, device):
+        torch.manual_seed(job.seed)
+        self.task = task.CharTask(job, device)
+        self.model = self.task.build().to(device)
+        s = job.recipe.schedule
+        self.clip = s.clip
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=s.lr, betas=s.betas, eps=s.eps, foreach=True)
+        self.batches, self.device, self.position = self.task.epoch(0, 0, 1), device, 0
+
+    def updates(self, count):
+        for _ in range(count):
+            x, y = (part.to(self.device) for part in self.batches[self.position])
+            self.position += 1
+            self.optimizer.zero_grad()
+            logits, _ = self.model(x)
+            F.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+
+
+class Looped:
+    """The same through ``engine.fit``'s own loop, evaluation and checkpoints left out."""
+
+    def __init__(self, job, fabric, folder):
+        run = Run(Path(folder), job.run, job.config)
+        run.__enter__()
+        self.fit = engine._Fit(task.CharTask(job, fabric.device), job.recipe.schedule, run, fabric, engine.Silent(), 50, 1e9)
+        self.fit.restore()
+
+    def updates(self, count):
+        fit = self.fit
+        fit.schedule = replace(fit.schedule, updates=fit.p.update + count, evaluate_every=10**9)
+        fit.evaluate = fit.save = lambda: None
+        fit.p.done = ""
+        fit.epoch()
+
+
+def seconds(run, count, device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    run.updates(count)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / count
+
+
+def measure(name, recipe, repeats, count, data, device):
+    job = task.Job(name, recipe, 0, "fp32", task.prepare(recipe.corpus, data))
+    fabric = engine.make_fabric(device)
+    with tempfile.TemporaryDirectory() as folder:
+        bare, looped = Bare(job, fabric.device), Looped(job, fabric, folder)
+        for run in (bare, looped):
+            run.updates(5)
+        for a, b in zip(bare.model.parameters(), looped.fit.module.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        pairs = [(seconds(bare, count, fabric.device), seconds(looped, count, fabric.device)) for _ in range(repeats)]
+    ratios = sorted(ours / base for base, ours in pairs)
+    base, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    where = environment()
+    shape = f"{recipe.cell} {recipe.integration} T={recipe.length} B={recipe.batch} H={recipe.hidden} V={len(job.corpus.symbols)}"
+    return {
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+        "commit": where["commit"] + ("+" if where["dirty"] else ""),
+        "device": where["device"],
+        "torch": where["torch"],
+        "benchmark": "training loop / bare update",
+        "shape": shape,
+        "dtype": "float32",
+        "baseline": f"{base * 1e3:.3f} ms",
+        "ours": f"{ours * 1e3:.3f} ms",
+        "ratio": f"{statistics.median(ratios):.3f}",
+        "low": f"{ratios[len(ratios) // 10]:.3f}",
+        "high": f"{ratios[-1 - len(ratios) // 10]:.3f}",
+        "repeats": f"{repeats}x{count} updates",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=15)
+    given = parser.parse_args()
+    rows = [
+        measure("demo", DEMO_MILSTM, given.repeats, 6, given.data, given.device),
+        measure("small", replace(DEMO_MILSTM, hidden=64, length=20, batch=16), given.repeats, 30, given.data, given.device),
+        measure("large", replace(RECIPES["charlm/demo-lstm"], hidden=256), given.repeats, 6, given.data, given.device),
+    ]
+    name = "cpu-2core" if given.device == "cpu" else torch.cuda.get_device_name().replace(" ", "-").lower()
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{name}.csv"
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+    for row in rows:
+        print(f"{row['shape']}: {row['baseline']} bare, {row['ours']} looped, ratio {row['ratio']} ({row['low']} to {row['high']})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""How does a command line change a recipe?
+
+``key=value`` with the recipe's own field names, ``schedule.lr=0.002`` for those inside; a wrong key lists the right ones.
+"""
+
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class RecipeError(Exception):
+    """What is wrong with a recipe's name or an override, in one line."""
+
+
+def keys(recipe: Any, prefix: str = "") -> list[str]:
+    """All fields that can be set, dotted."""
+    out = []
+    for f in fields(recipe):
+        value = getattr(recipe, f.name)
+        out += keys(value, f"{prefix}{f.name}.") if is_dataclass(value) else [prefix + f.name]
+    return out
+
+
+def apply(recipe: T, changes: Iterable[str]) -> T:
+    """The recipe with every ``key=value`` set."""
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals:
+            raise RecipeError(f"--set takes key=value, got {change!r}")
+        recipe = _set(recipe, key.strip().split("."), text.strip(), key.strip(), recipe)
+    return recipe
+
+
+def _set(node: Any, path: list[str], text: str, key: str, top: Any) -> Any:
+    name, *rest = path
+    names = {f.name for f in fields(node)}
+    if name not in names or (bool(rest) != is_dataclass(getattr(node, name))):
+        raise RecipeError(f"no setting {key!r}; there are {', '.join(keys(top))}")
+    if rest:
+        return replace(node, **{name: _set(getattr(node, name), rest, text, key, top)})
+    try:
+        return replace(node, **{name: parse(text, get_type_hints(type(node))[name])})
+    except ValueError as error:
+        raise RecipeError(f"{key}={text!r}: {error}") from error
+
+
+def parse(text: str, kind: Any) -> Any:
+    """A value of the field's type from its spelling."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if type(None) in arguments and text.lower() == "none":
+            return None
+        for option in arguments:
+            if option is not type(None) and get_origin(option) is not Mapping and not _is_mapping(option):
+                return parse(text, option)
+    if origin is tuple:
+        return tuple(parse(part.strip(), arguments[0]) for part in text.strip("()").split(","))
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError("expected true or false")
+        return text.lower() == "true"
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
+    return text
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, Mapping)

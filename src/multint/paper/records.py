@@ -1,0 +1,325 @@
+"""What did the runs leave behind?
+
+Reads ``results/runs.jsonl`` and the curves beside it, and gathers runs that differ in nothing but the seed. A record that cannot be
+read is named in the warnings; it never stops the others from being read.
+"""
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from multint.paper.numbers import metric
+
+RECORDS = "runs.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of ``runs.jsonl``: a finished run and the number it is judged by."""
+
+    run: str
+    recipe: str
+    corpus: str
+    metric: str
+    split: str
+    value: float
+    stands_for: str | None = None
+    protocols: Mapping[str, float] = field(default_factory=dict)
+    valid: float | None = None
+    paper: float | None = None
+    seed: int | None = None
+    commit: str | None = None
+    dirty: bool = False
+    data: str | None = None
+    device: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    precision: str | None = None
+    parameters: int | None = None
+    updates: int | None = None
+    epochs: float | None = None
+    ended: str | None = None
+    changed: Sequence[str] = ()
+    seconds: float | None = None
+    chars_per_second: float | None = None
+    curve: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line of a curve; what was not measured there is None."""
+
+    update: float
+    epoch: float | None
+    seconds: float | None
+    train: float | None
+    valid: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe with one setting on one corpus: they differ in the seed."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def one(self) -> Run:
+        """Any of the runs, for what they share."""
+        return self.runs[0]
+
+    @property
+    def values(self) -> list[float]:
+        return [run.value for run in self.runs]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation over seeds."""
+        return statistics.stdev(self.values) if len(self.runs) > 1 and math.isfinite(self.mean) else None
+
+    @property
+    def best(self) -> float:
+        return min(self.values) if metric(self.one.metric).lower else max(self.values)
+
+    @property
+    def worst(self) -> float:
+        return max(self.values) if metric(self.one.metric).lower else min(self.values)
+
+    @property
+    def valid(self) -> float | None:
+        """Mean validation result, which settings are chosen by; None unless every run has one."""
+        found = [run.valid for run in self.runs if run.valid is not None and math.isfinite(run.valid)]
+        return sum(found) / len(found) if len(found) == len(self.runs) else None
+
+    def average(self, name: str) -> float | None:
+        """Mean of a numeric field over the runs that have it."""
+        found = [float(x) for run in self.runs if (x := getattr(run, name)) is not None]
+        return sum(found) / len(found) if found else None
+
+    def shared(self, name: str) -> list[str]:
+        """The different values of a field, in order of appearance."""
+        return list(dict.fromkeys(str(x) for run in self.runs if (x := getattr(run, name)) is not None))
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything read from a results folder. ``curves`` is by run name."""
+
+    runs: tuple[Run, ...]
+    curves: Mapping[str, tuple[Point, ...]]
+    warnings: tuple[str, ...]
+
+
+def read(results: Path) -> Records:
+    """The records under ``results``; what could not be read is told in ``warnings``."""
+    runs, warnings = _read_runs(results / RECORDS)
+    curves: dict[str, tuple[Point, ...]] = {}
+    for run in runs:
+        if run.curve is not None and run.run not in curves:
+            points, told = _read_curve(results, run)
+            warnings += told
+            if points:
+                curves[run.run] = points
+    return Records(tuple(runs), curves, tuple(warnings))
+
+
+def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
+    """Runs that share recipe, corpus, metric, split and configuration, in order of appearance; of a seed run twice, the later."""
+    found: dict[tuple[str, ...], dict[Any, Run]] = {}
+    warnings = []
+    for place, run in enumerate(runs):
+        setting = json.dumps({k: v for k, v in run.config.items() if k != "seed"}, sort_keys=True, default=str)
+        key = (run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, setting)
+        seeds = found.setdefault(key, {})
+        seed = ("unseeded", place) if run.seed is None else run.seed
+        if seed in seeds:
+            warnings.append(
+                f"{seeds[seed].run}: seed {run.seed} was run again with the same setting; only the later, {run.run}, counts"
+            )
+        seeds[seed] = run
+    return [Group(tuple(seeds.values())) for seeds in found.values()], warnings
+
+
+def chosen(groups: Sequence[Group]) -> Group | None:
+    """Of several settings the one with the best mean validation result: the test result plays no part in the choice."""
+
+    def rank(group: Group) -> tuple[bool, float, int]:
+        valid = group.valid
+        sign = 1 if metric(group.one.metric).lower else -1
+        return (valid is None, sign * valid if valid is not None else 0.0, -len(group.runs))
+
+    return min(groups, key=rank, default=None)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A configuration with nested names joined by dots.
+
+    >>> flat({"hidden": 8, "schedule": {"lr": 0.001}})
+    {'hidden': '8', 'schedule.lr': '0.001'}
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The entries that are not the same in all configurations; "—" where one lacks the entry.
+
+    >>> differences([{"lr": 0.1, "hidden": 8}, {"lr": 0.2, "hidden": 8}])
+    {'lr': ['0.1', '0.2']}
+    """
+    flats = [flat(config) for config in configs]
+    rows = {key: [one.get(key, "—") for one in flats] for key in dict.fromkeys(key for one in flats for key in one)}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------------------
+
+_TEXT = {
+    "ended",
+    "python",
+    "run",
+    "recipe",
+    "corpus",
+    "metric",
+    "split",
+    "stands_for",
+    "commit",
+    "data",
+    "device",
+    "torch",
+    "precision",
+    "curve",
+}
+_COUNTS = {"seed", "parameters", "updates"}
+_NUMBERS = {"value", "valid", "paper", "epochs", "seconds", "chars_per_second"}
+_REQUIRED = ("run", "recipe", "corpus", "metric", "split", "value")
+_KNOWN = {f.name for f in fields(Run)}
+
+
+def _read_runs(path: Path) -> tuple[list[Run], list[str]]:
+    if not path.exists():
+        return [], [f"{path.name}: not there yet; nothing has been run"]
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")  # not splitlines: a name may hold other line breaks
+    runs: list[Run] = []
+    warnings: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path.name} line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            torn = number == len(lines)
+            warnings.append(f"{where}: {'torn, the last line has no end' if torn else 'not JSON'} ({error}); left out")
+            continue
+        run, told = _parse(record, where)
+        warnings += told
+        if run is not None:
+            runs.append(run)
+    return runs, warnings
+
+
+def _parse(record: Any, where: str) -> tuple[Run | None, list[str]]:
+    if not isinstance(record, dict):
+        return None, [f"{where}: expected an object, got {type(record).__name__}; left out"]
+    name = record.get("run")
+    where = f"{where} ({name})" if isinstance(name, str) else where
+    unknown = sorted(set(record) - _KNOWN)
+    warnings = [f"{where}: unknown field{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; ignored"] if unknown else []
+    values: dict[str, Any] = {}
+    for key in sorted(_KNOWN & set(record)):
+        if record[key] is None:
+            continue
+        value = _typed(key, record[key])
+        if value is None:
+            warnings.append(f"{where}: cannot read {key} = {_short(record[key])}; ignored")
+        else:
+            values[key] = value
+    missing = [key for key in _REQUIRED if key not in values]
+    if missing:
+        return None, [*warnings, f"{where}: no {', '.join(missing)}; left out"]
+    return Run(**values), warnings
+
+
+def _typed(key: str, value: Any) -> Any:
+    """``value`` as the field's type, or None if it cannot be."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if key in _TEXT:
+        return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None  # JSON may hold half a character
+    if key in _NUMBERS:
+        return _float(value) if number else None
+    if key in _COUNTS:
+        return int(value) if number and abs(value) < 1e18 else None
+    if key == "dirty":
+        return value if isinstance(value, bool) else None
+    if key in ("history", "changed"):
+        return tuple(value) if isinstance(value, list) else None
+    if key == "protocols":
+        sound = isinstance(value, dict) and all(isinstance(x, (int, float)) for x in value.values())
+        return {k: _float(x) for k, x in value.items()} if sound else None
+    return value if isinstance(value, dict) else None  # config
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _short(value: Any, most: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _read_curve(results: Path, run: Run) -> tuple[tuple[Point, ...], list[str]]:
+    assert run.curve is not None
+    path = (results / run.curve).resolve()
+    if not path.is_relative_to(results.resolve()):
+        return (), [f"{run.run}: its curve {run.curve} lies outside the results folder; not read"]
+    if not path.is_file():
+        return (), [f"{run.run}: its curve {run.curve} is missing"]
+    points: dict[float, Point] = {}  # a resumed run repeats updates; the later line is what happened
+    bad: list[int] = []
+    with path.open(encoding="utf-8", errors="replace", newline="") as lines:
+        reader = csv.DictReader(lines)
+        if "update" not in (reader.fieldnames or ()):
+            return (), [f"{run.curve}: no column named update; not read"]
+        for number, line in enumerate(reader, start=2):
+            point = _point(line)
+            if point is None:
+                bad.append(number)
+            else:
+                points[point.update] = point
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    told = [f"{run.curve} line {bad[0]}{more}: cannot be read; left out"] if bad else []
+    return tuple(points[update] for update in sorted(points)), told
+
+
+def _point(line: Mapping[str | None, Any]) -> Point | None:
+    try:
+        update, epoch, seconds, train, valid = (_cell(line.get(name)) for name in ("update", "epoch", "seconds", "train", "valid"))
+    except ValueError:
+        return None
+    return None if update is None else Point(update, epoch, seconds, train, valid)
+
+
+def _cell(text: str | None) -> float | None:
+    value = float(text) if text else None
+    return value if value is not None and math.isfinite(value) else None

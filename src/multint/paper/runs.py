@@ -1,0 +1,306 @@
+"""How is one run kept?
+
+A run is a folder: config, curve, log, checkpoints, and at the end a record that is also appended to results/runs.jsonl. Files are
+written under a temporary name and renamed, so whatever stands there is whole; a process killed at any moment is continued by the
+same command. One process at a time owns a folder.
+"""
+
+import csv
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+COLUMNS = ("update", "epoch", "seconds", "lr", "train", "valid", "grad_norm")
+KEPT = 2  # checkpoints besides the best: the newest and, should it be damaged, the one before
+
+
+class RunError(Exception):
+    """What went wrong with a run, in one line that says the way out."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands: everything but tensors that the next update depends on."""
+
+    update: int = 0
+    epoch: int = 0
+    position: int = 0  # batch within the epoch
+    lr: float = 0.0
+    best: float | None = None  # lowest validation score
+    best_update: int = 0
+    stale: int = 0  # evaluations without improvement, since the rate was last halved
+    since_best: int = 0
+    train_sum: float = 0.0  # of the losses since the last curve row
+    train_count: int = 0
+    rows: int = 0  # curve rows written
+    seconds: float = 0.0  # wall time over all sittings
+    done: str = ""  # why training ended
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Eight hex digits of a configuration."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of ``path`` once it is wholly on disk; on any error the old one stays and nothing else does."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=1, default=str) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        what = "not a run folder" if path.name == "config.json" else "the run has not finished, or there is none"
+        raise RunError(f"there is no {path}: {what}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    return value
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the code a sitting ran on."""
+    commit, dirty = revision()
+    cuda = torch.cuda.is_available()
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if cuda else processor(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def revision() -> tuple[str, bool]:
+    """Commit of the source tree and whether it was edited; MULTINT_COMMIT says it where there is no repository."""
+
+    def git(*words: str) -> str:
+        package = Path(__file__).parents[1]
+        return subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=10", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("MULTINT_COMMIT", "unknown"), False
+
+
+class Run:
+    """An open run folder. Use it as a context: it holds the folder's lock."""
+
+    def __init__(self, root: Path, name: str, config: Mapping[str, Any]) -> None:
+        self.name, self.config = name, json.loads(json.dumps(config, default=str))
+        self.folder = root / name
+        self.checkpoints = self.folder / "checkpoints"
+        self.curve, self.log_file = self.folder / "curve.csv", self.folder / "log.txt"
+        self.record_file = self.folder / "record.json"
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> "Run":
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.folder / "lock").open("a+")
+        except OSError as error:
+            raise RunError(f"cannot write the run folder {self.folder}: {error.strerror}; choose another with --runs") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            raise RunError(
+                f"{self.folder} is being written by another process ({owner}); wait for it or use another --runs"
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(f"pid {os.getpid()} on {platform.node()}")
+        self._lock.flush()
+        self._check_config()
+        for torn in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
+            torn.unlink(missing_ok=True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _check_config(self) -> None:
+        path = self.folder / "config.json"
+        if not path.exists():
+            write_json(path, self.config)
+            return
+        try:
+            there = json.loads(path.read_text())
+        except ValueError as error:
+            raise RunError(f"{path} is not JSON ({error}); move the folder away and start again") from error
+        for key in sorted({*there, *self.config}):
+            if there.get(key) != self.config.get(key):
+                raise RunError(
+                    f"{self.folder} was begun with {key}={there.get(key)!r}, now it is {self.config.get(key)!r}; "
+                    "use the old value or another --runs folder"
+                )
+
+    def log(self, line: str) -> None:
+        with self.log_file.open("a") as file:
+            file.write(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {line}\n")
+
+    # ---- the curve ----
+
+    def cut_curve(self, rows: int) -> None:
+        """Keep the first rows: those the checkpoint knows of."""
+        lines = self.curve.read_text().splitlines(keepends=True)[: rows + 1] if self.curve.exists() else []
+        with replacing(self.curve) as file:
+            file.write(("".join(lines) or ",".join(COLUMNS) + "\n").encode())
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        with self.curve.open("a", newline="") as file:
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+
+    def board(self, update: int) -> Any:
+        """TensorBoard's writer, what a killed sitting wrote beyond ``update`` hidden; None where it is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.folder / "tensorboard"), purge_step=update + 1)
+
+    # ---- checkpoints ----
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], progress: Progress) -> Path:
+        """Write a checkpoint under its final name or not at all."""
+        from safetensors.torch import save
+
+        whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        meta = {"run": self.name, "config": digest(self.config), "progress": json.dumps(asdict(progress))}
+        path = self.checkpoints / f"{name}.safetensors"
+        try:
+            body = save(whole, {**meta, "crc": str(checksum(whole))})
+            with replacing(path) as file:
+                file.write(body)
+        except OSError as error:
+            last = self._names()[:1]
+            kept = f"the last good checkpoint is {last[0].name}" if last else "no checkpoint was written yet"
+            raise RunError(f"cannot write {path}: {error.strerror}; {kept}; make room and run the same command again") from error
+        return path
+
+    def save_last(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
+        self.save(f"{progress.update:09d}", tensors, progress)
+        for old in self._names()[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def _names(self) -> list[Path]:
+        """Checkpoints by update, newest first."""
+        return sorted((p for p in self.checkpoints.glob("*.safetensors") if p.stem.isdigit()), reverse=True)
+
+    def load_last(self) -> tuple[dict[str, Tensor], Progress] | None:
+        """The newest checkpoint that is whole and ours; those refused are named in the log and on stderr."""
+        for path in self._names():
+            try:
+                return self.load(path)
+            except RunError as error:  # noqa: PERF203 - a handful of files
+                self.log(str(error))
+                print(f"multint: {error}", file=sys.stderr)
+        return None
+
+    def load(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, "pt") as file:
+                meta = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"refused {path}: it is torn ({error})") from error
+        if meta.get("run") != self.name or meta.get("config") != digest(self.config):
+            raise RunError(f"refused {path}: it belongs to {meta.get('run', 'another program')}, not to {self.name} as configured")
+        if meta.get("crc") != str(checksum(tensors)):
+            raise RunError(f"refused {path}: its contents were altered (checksum differs)")
+        return tensors, Progress(**json.loads(meta["progress"]))
+
+    # ---- the end ----
+
+    def finish(self, record: Mapping[str, Any], results: Path) -> None:
+        """Append the record to results/runs.jsonl, once, and copy the curve beside it."""
+        if self.record_file.exists():
+            return
+        flat = self.name.replace("/", "-")
+        try:
+            (results / "curves").mkdir(parents=True, exist_ok=True)
+            with replacing(results / "curves" / f"{flat}.csv") as file:
+                file.write(self.curve.read_bytes())
+            append_line(results / "runs.jsonl", json.dumps({**record, "curve": f"curves/{flat}.csv"}))
+        except OSError as error:
+            raise RunError(f"cannot write the record under {results}: {error.strerror}; choose another with --results") from error
+        write_json(self.record_file, record)
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> int:
+    """CRC-32 of all tensors' bytes, by name."""
+    crc = 0
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().view(-1).view(torch.uint8) if tensors[name].numel() else torch.empty(0, dtype=torch.uint8)
+        crc = zlib.crc32(flat.numpy().data, zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def append_line(path: Path, line: str) -> None:
+    """One line at the end of a file several runs may write; a torn last line of a killed writer is closed first."""
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0, os.SEEK_END)
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Clock:
+    """Wall seconds of this sitting."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self.began

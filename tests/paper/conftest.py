@@ -1,0 +1,25 @@
+"""Small runs for the tests of the paper wing: a text of a few kB, caches and results in a folder of their own."""
+
+import random
+
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A working folder with caches of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MULTINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MULTINT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    return tmp_path
+
+
+@pytest.fixture
+def text(home):
+    """20 kB of a made-up language."""
+    words = ["mo", "rela", "tin", "sa", "keru", "vo", "ista", "na"]
+    choose = random.Random(0)
+    path = home / "corpus.txt"
+    path.write_text(" ".join(choose.choice(words) for _ in range(5000)))
+    return path

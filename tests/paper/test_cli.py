@@ -1,0 +1,160 @@
+"""The commands as a person types them: what they print, and one line with exit code 2 for what can be got wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from multint.paper.__main__ import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+TINY = ["hidden=8", "batch=4", "length=10", "evaluation_streams=4", "schedule.updates=20", "schedule.evaluate_every=10"]
+SET = [word for change in TINY for word in ("--set", change)]
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+def records():
+    return [json.loads(line) for line in Path("results/runs.jsonl").read_text().splitlines()]
+
+
+def trained(text, *more):
+    done = call("train", "charlm", "--text", text, "--device", "cpu", *SET, *more)
+    assert done.exit_code == 0, done.output
+    record = records()[-1]
+    return done, record
+
+
+def test_train_evaluate_sample_compare_report(text):
+    done, record = trained(text)
+    assert f"test BPC carried {record['value']:.3f}" in done.output
+    run = f"runs/{record['run']}"
+    scores = call("evaluate", run, "--device", "cpu")
+    assert scores.exit_code == 0
+    lines = scores.output.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["valid", "carried"],
+        ["valid", "reset"],
+        ["test", "carried"],
+        ["test", "reset"],
+    ]
+    assert float(lines[2].split()[2]) == pytest.approx(record["value"], abs=1e-4)
+    one, two = (call("sample", run, "--prompt", "mo sa", "--length", 30, "--seed", s).output for s in (1, 1))
+    assert one == two and one.startswith("mo sa") and len(one.rstrip("\n")) <= 36
+    trained(text, "--seed", 1)
+    other = records()[-1]
+    table = call("compare", run, f"runs/{other['run']}")
+    assert table.exit_code == 0 and "seed" in table.output and f"{record['value']:.3f}"[:4] in table.output
+    page = call("report")
+    assert page.exit_code == 0 and page.output.strip() == "results/report.html"
+
+
+def test_recipes_are_listed_with_their_rows():
+    out = call("recipes").output
+    assert "charlm/ptb-mirnn" in out and "4,407,346" in out and "paper 1.39" in out
+
+
+def test_the_same_command_again_does_not_train_again(text):
+    trained(text)
+    done, _ = trained(text)
+    assert "is finished; delete it to train again" in done.output
+    assert len(records()) == 1
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["train", "ptb-gpt"], "no recipe 'ptb-gpt'; there are charlm/demo-lstm"),
+        (["train", "charlm"], "train charlm needs --text FILE"),
+        (["train", "demo-lstm", "--set", "hiden=3"], "no setting 'hiden'; there are"),
+        (["train", "demo-lstm", "--set", "cell=gpt"], "no model of these settings"),
+        (["train", "ptb-mirnn"], "ptb"),
+        (["train", "charlm", "--text", "absent.txt"], "absent.txt"),
+        (["evaluate", "nowhere"], "there is no nowhere/config.json"),
+        (["sample", "nowhere"], "there is no nowhere/config.json"),
+        (["compare", "nowhere"], "there is no nowhere/record.json"),
+        (["data", "get", "wsj"], "wsj"),
+        (["sweep", "demo-lstm", "--grid", "schedule.lr"], "--grid takes key=a,b,c"),
+        (["sweep", "demo-lstm", "--seeds", "a,b"], "--seeds takes whole numbers"),
+    ],
+)
+def test_what_can_be_got_wrong_is_one_line_and_exit_code_2(home, words, message):
+    done = call(*words)
+    assert done.exit_code == 2
+    (line,) = done.output.strip().splitlines()
+    assert line.startswith("multint: ") and message in line
+    assert not (home / "runs").exists() or not [*(home / "runs").rglob("*.safetensors")]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "empty"),
+        (b"abc \xff\xfe abc" * 500, "UTF-8"),
+        (b"short", "5 symbols; at least 40 are needed"),
+    ],
+)
+def test_files_that_are_no_corpus_are_named(home, content, message):
+    path = home / "bad.txt"
+    path.write_bytes(content)
+    done = call("train", "charlm", "--text", path, "--device", "cpu", *SET)
+    assert done.exit_code == 2
+    last = done.output.strip().splitlines()[-1]
+    assert last.startswith("multint: ") and message in last
+
+
+def test_bytes_that_are_not_utf8_train_as_bytes(home):
+    path = home / "bytes.bin"
+    path.write_bytes(b"abc \xff\xfe abc" * 500)
+    done = call("train", "charlm", "--text", path, "--bytes", "--device", "cpu", *SET)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_prompt_with_an_unknown_character_is_named(text):
+    _, record = trained(text)
+    done = call("sample", f"runs/{record['run']}", "--prompt", "mo€")
+    assert done.exit_code == 2 and "'€'" in done.output
+
+
+def test_a_sweep_crosses_its_grid_and_repeats_nothing(text):
+    words = [
+        "sweep",
+        "charlm",
+        "--text",
+        text,
+        "--grid",
+        "schedule.lr=0.01,0.001",
+        "--seeds",
+        "0,1",
+        "--jobs",
+        2,
+        "--device",
+        "cpu",
+        *SET,
+    ]
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    table = [line for line in done.output.splitlines() if line.startswith("valid ")]
+    assert len(table) == 4 and table == sorted(table), "by validation score, best first; the test score is not for choosing"
+    assert {(r["config"]["schedule"]["lr"], r["seed"]) for r in records()} == {(0.01, 0), (0.01, 1), (0.001, 0), (0.001, 1)}
+    assert call(*words).exit_code == 0
+    assert len(records()) == 4
+
+
+def test_a_sweep_can_be_sent_through_submitit(text):
+    pytest.importorskip("submitit")
+    words = ["sweep", "charlm", "--text", text, "--grid", "hidden=6,7", "--engine", "submitit", "--device", "cpu", *SET]
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    assert {r["config"]["hidden"] for r in records()} == {6, 7}
+
+
+def test_python_m_is_the_same_program():
+    done = subprocess.run([sys.executable, "-m", "multint.paper", "--help"], capture_output=True, text=True, check=True)
+    for word in ("demo", "data", "recipes", "train", "evaluate", "sample", "sweep", "report", "compare"):
+        assert word in done.stdout

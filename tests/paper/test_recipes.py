@@ -1,0 +1,144 @@
+"""Recipes are rows of the paper: sizes as counted, every one of them runs, and every setting can be changed."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from helpers import unchecked
+
+from multint import Start
+from multint.paper import overrides
+from multint.paper.charlm import recipes, task
+from multint.paper.charlm.recipes import RECIPES
+from multint.paper.engine import Schedule
+from multint.paper.overrides import RecipeError, apply
+
+
+@pytest.mark.parametrize(
+    "name, parameters",
+    [
+        ("ptb-rnn", 4_401_202),
+        ("ptb-mirnn", 4_407_346),
+        ("ptb-lstm", 4_254_050),
+        ("ptb-milstm", 4_266_050),
+        ("text8-rnn", 4_306_971),
+        ("text8-mirnn", 4_313_115),
+        ("text8-lstm", 4_336_667),
+        ("text8-milstm", 4_348_955),
+        ("text8-gru", 3_259_419),
+        ("text8-migru", 3_268_635),
+        ("text8-second-order", 4_149_915),
+        ("enwik8-lstm", 18_884_813),
+        ("enwik8-milstm", 18_909_389),
+    ],
+)
+def test_parameter_counts_are_those_of_the_rows(name, parameters):
+    assert task.count(RECIPES[f"charlm/{name}"]) == parameters
+
+
+def test_the_multiplicative_rnn_beside_them_is_of_the_same_size():
+    assert task.count(RECIPES["charlm/text8-mrnn"]) == pytest.approx(4e6, rel=1e-3)
+
+
+def test_recipes_hold_what_the_paper_states():
+    ptb = RECIPES["charlm/ptb-mirnn"]
+    assert (ptb.hidden, ptb.length, ptb.schedule.lr, ptb.start.r_w, ptb.start.r_u) == (2048, 50, 1e-4, 0.02, 0.02)
+    assert RECIPES["charlm/ptb-linmirnn"].nonlinearity == "identity"
+    assert [RECIPES[f"charlm/ptb-rnn-rw{r}"].start.r_w for r in (0.02, 0.1, 0.3, 0.6)] == [0.02, 0.1, 0.3, 0.6]
+    for name in ("text8-milstm", "enwik8-milstm"):
+        assert RECIPES[f"charlm/{name}"].schedule.halve_after == 2
+    assert RECIPES["charlm/text8-milstm"].start.alpha == 1.0 and RECIPES["charlm/text8-milstm"].start.beta1 == 0.5
+    assert RECIPES["charlm/enwik8-milstm"].start.beta1 == 1.0
+
+
+@pytest.mark.parametrize("name", ["ptb-mirnn", "text8-milstm", "enwik8-milstm", "demo-milstm"])
+def test_a_twin_differs_in_the_block_alone(name):
+    mi, plain = RECIPES[f"charlm/{name}"], RECIPES[f"charlm/{name.replace('-mi', '-')}"]
+    different = {f.name for f in fields(mi) if getattr(mi, f.name) != getattr(plain, f.name)}
+    assert different <= {"integration", "cite", "paper", "note"}
+
+
+def test_a_stand_in_is_named_as_one_and_never_carries_the_papers_number():
+    for name, recipe in RECIPES.items():
+        if recipe.corpus == "text8-74M":
+            assert "74M" in name and recipe.paper is None and "stand-in" in recipe.note
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_every_recipe_trains_for_two_updates(name, text, tmp_path):
+    small = ["hidden=6", "batch=4", "length=8", "evaluation_streams=2", "schedule.updates=2"]
+    job = task.job(name, 0, small, text, False, None, "fp32")
+    record = task.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
+    assert record["updates"] == 2 and 0 < record["value"] < 20
+
+
+# ---- overrides ----
+
+
+def test_overrides_reach_every_setting_and_keep_its_type():
+    recipe = apply(
+        recipes.DEMO_MILSTM,
+        [
+            "hidden=64",
+            "carry=true",
+            "schedule.lr=0.5",
+            "start.alpha=2",
+            "reset_every=None",
+            "schedule.updates=none",
+            "cell=gru",
+            "schedule.betas=0.8,0.95",
+            "schedule.clip=None",
+        ],
+    )
+    assert (recipe.hidden, recipe.carry, recipe.schedule.lr, recipe.start.alpha, recipe.cell) == (64, True, 0.5, 2.0, "gru")
+    assert recipe.schedule.betas == (0.8, 0.95) and recipe.schedule.updates is None and recipe.schedule.clip is None
+    assert type(recipe.hidden) is int and type(recipe.start.alpha) is float
+    assert recipes.DEMO_MILSTM.hidden != 64, "recipes do not change"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("hiden=64", "no setting 'hiden'; there are corpus, cell, hidden, .*schedule.lr"),
+        ("schedule=3", "no setting 'schedule'; there are"),
+        ("schedule.lrr=3", "no setting 'schedule.lrr'; there are"),
+        ("hidden.x=3", "no setting 'hidden.x'"),
+        ("hidden=6.5", "hidden='6.5': expected a whole number"),
+        ("schedule.lr=fast", "schedule.lr='fast': expected a number"),
+        ("carry=maybe", "carry='maybe': expected true or false"),
+        ("hidden", "--set takes key=value, got 'hidden'"),
+        ("start.r_w=-1", "start.r_w='-1': Start: r_w must be a finite number"),
+        ("schedule.lr=-1", "schedule.lr='-1': lr must be greater than zero, got -1.0"),
+        ("schedule.updates=0", "updates must be greater than zero, got 0"),
+        ("schedule.evaluate_every=0", "evaluate_every must be greater than zero"),
+        ("schedule.betas=0.9", "betas must be two numbers"),
+    ],
+)
+@unchecked()
+def test_a_wrong_override_is_named(change, message):
+    with pytest.raises(RecipeError, match=message):
+        apply(recipes.DEMO_MILSTM, [change])
+
+
+def test_keys_lists_settings_inside_settings():
+    names = overrides.keys(recipes.DEMO_MILSTM)
+    assert "schedule.halve_after" in names and "start.orthogonal" in names and "schedule" not in names
+
+
+@pytest.mark.parametrize("change", ["integration=product", "cell=transformer", "hidden=0", "layers=-1", "nonlinearity=gelu"])
+def test_settings_no_layer_takes_are_named_before_data_is_read(change, home, text):
+    cell = [] if "nonlinearity" not in change else ["cell=rnn"]
+    for name, file in (("ptb-mirnn", None), ("charlm", text)):
+        with pytest.raises(RecipeError, match="no model of these settings"):
+            task.job(name, 0, [*cell, change], file, False, None, "fp32")
+
+
+def test_an_unknown_recipe_lists_those_there_are(home):
+    with pytest.raises(RecipeError, match="no recipe 'ptb-transformer'; there are charlm/demo-lstm"):
+        task.job("ptb-transformer", 0, [], None, False, None, "fp32")
+
+
+def test_schedules_and_starts_are_values():
+    assert replace(Schedule(), lr=0.5) == Schedule(lr=0.5) and Start() == Start()
+    assert torch.tensor(task.WINDOW) > 0

@@ -1,0 +1,417 @@
+"""The report: nothing invented, nothing lost, nothing run. All records here are made up."""
+
+import builtins
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multint.paper import figures, report
+from multint.paper.numbers import ROWS
+from multint.paper.records import chosen, gather, read
+
+HEADER = "update,epoch,seconds,lr,train,valid,grad_norm\n"
+EVIL = "charlm/</script><script>alert(1)</script>|`x`$y$"
+
+
+def record(recipe, value, seed=0, corpus="ptb-a", **more):
+    config = {"hidden": 8, "seed": seed, "schedule": {"lr": 0.001}, **more.pop("config", {})}
+    return {
+        "run": f"{recipe}-s{seed}-made-up",
+        "recipe": recipe,
+        "corpus": corpus,
+        "stands_for": None,
+        "metric": "bpc",
+        "split": "test",
+        "value": value,
+        "protocols": {"carried": value, "reset": value + 0.02},
+        "valid": value + 0.05,
+        "paper": None,
+        "seed": seed,
+        "commit": "0000000",
+        "dirty": False,
+        "data": "sha256:00",
+        "device": "imaginary",
+        "torch": "0",
+        "precision": "fp32",
+        "parameters": 1234,
+        "updates": 100,
+        "epochs": 2,
+        "seconds": 61.2,
+        "chars_per_second": 1e6,
+        "curve": None,
+        "config": config,
+        "history": [],
+        **more,
+    }
+
+
+def write(folder, records, tail=""):
+    (folder / "curves").mkdir(parents=True, exist_ok=True)
+    for one in records:
+        if one["curve"]:
+            steps = ((k * 10, one["value"] + 1 / k) for k in range(1, 11))
+            body = "".join(f"{u},{u / 50},{u / 2},0.001,{y:.4f},{f'{y + 0.1:.4f}' if u % 20 == 0 else ''},1\n" for u, y in steps)
+            (folder / one["curve"]).write_text(HEADER + body)
+    (folder / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records) + tail)
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A little of everything: seeds, a miss, a stand-in, twins outside the paper, and a name that would like to be a script."""
+    return write(
+        tmp_path / "results",
+        [
+            record("charlm/ptb-mirnn", 1.400, 0, curve="curves/a.csv"),
+            record("charlm/ptb-mirnn", 1.410, 1, curve="curves/b.csv"),
+            record("charlm/ptb-linmirnn", 1.42),
+            record("charlm/text8-74M-milstm", 1.43, corpus="text8-74M", stands_for="text8", curve="curves/c.csv"),
+            record("charlm/demo-lstm", 2.10, corpus="python-docs"),
+            record("charlm/demo-milstm", 2.00, corpus="python-docs"),
+            record(EVIL, 2.50, corpus="python-docs", curve="curves/d.csv"),
+        ],
+    )
+
+
+def line(text, start):
+    """Cells of the first Markdown table row that begins so."""
+    found = next(row for row in text.splitlines() if row.startswith(f"| {start} |"))
+    return [cell.strip() for cell in found.strip("|").split(" | ")]
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements by tag, and scripts that would run."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.running, self.attributes = [], 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.running += tag == "script" and ("type", "application/json") not in attrs
+
+
+# --- rows ---
+
+
+def test_every_row_of_both_tables_is_shown_when_nothing_was_run(tmp_path):
+    result = report.build(tmp_path / "none", tmp_path / "page.html")
+    page = result.page.read_text()
+    assert result.rows == {"better": 0, "met": 0, "miss": 0, "not run": 40}
+    assert page.count('<th scope="row"') == len(ROWS)
+    assert result.warnings == ("runs.jsonl: not there yet; nothing has been run",)
+    assert result.figures == ()
+
+
+def test_a_row_shows_mean_std_seeds_gap_and_a_miss_as_a_miss(results):
+    cells = line(report.markdown(results), "MI-RNN")
+    assert cells[2:9] == ["1.39", "1.405 ± 0.007", "+0.015", "✗ miss", "2 (0, 1)", "1.400 to 1.410", "1,234"]
+
+
+def test_a_better_row_says_better(results):
+    assert line(report.markdown(results), "linear MI-RNN")[3:6] == ["1.420", "−0.060", "✓ better"]
+
+
+def test_a_stand_in_never_fills_the_papers_row(results):
+    lines = report.markdown(results).splitlines()
+    (place,) = [i for i, text in enumerate(lines) if text.startswith("| ↳ MI-LSTM, stand-in |")]
+    row, beside = ([cell.strip() for cell in text.strip("|").split(" | ")] for text in lines[place - 1 : place + 1])
+    assert row[:6] == ["MI-LSTM", "BPC ↓", "1.44", "not run", "—", "not run"]
+    assert beside[1:6] == ["BPC ↓", "—", "1.430", "—", "stand-in"]
+    assert "text8-74M" in beside[-1]
+
+
+@pytest.mark.parametrize("change", [{"corpus": "ptb-b"}, {"split": "valid"}, {"corpus": "ptb-b", "stands_for": "ptb-a"}])
+def test_another_corpus_or_split_never_fills_the_papers_row(tmp_path, change):
+    write(tmp_path, [{**record("charlm/ptb-mirnn", 1.0), **change}])
+    assert line(report.markdown(tmp_path), "MI-RNN")[3] == "not run"
+
+
+def test_of_several_settings_validation_chooses(tmp_path):
+    fast = record("charlm/ptb-mirnn", 1.45, config={"schedule": {"lr": 0.002}}, run="fast") | {"valid": 1.40}
+    lucky = record("charlm/ptb-mirnn", 1.30, run="lucky") | {"valid": 1.50}
+    text = report.markdown(write(tmp_path, [lucky, fast]))
+    assert line(text, "MI-RNN")[3] == "1.450"
+    other = line(text, "↳ MI-RNN, other setting")
+    assert other[3] == "1.300"
+    assert "schedule.lr 0.001 (chosen: 0.002)" in other[-1]
+
+
+def test_a_seed_run_twice_counts_once_and_is_told(tmp_path):
+    first, second = record("charlm/ptb-mirnn", 1.5), {**record("charlm/ptb-mirnn", 1.4), "run": "again"}
+    result = report.build(write(tmp_path, [first, second]), tmp_path / "page.html")
+    assert line(report.markdown(tmp_path), "MI-RNN")[3] == "1.400"
+    assert any("seed 0 was run again" in text for text in result.warnings)
+
+
+def test_a_diverged_run_is_a_miss(tmp_path):
+    text = report.markdown(
+        write(tmp_path, [record("charlm/ptb-mirnn", float("nan"), curve="curves/a.csv"), record("charlm/ptb-rnn", 1.5)])
+    )
+    assert line(text, "MI-RNN")[3:6] == ["diverged (1 of 1)", "—", "✗ miss"]
+    assert "✗ diverged" in text
+    report.build(tmp_path, tmp_path / "page.html")
+
+
+def test_both_standard_deviations_over_the_scales_are_given(tmp_path):
+    printed = zip(("0.02", "0.1", "0.3", "0.6"), (1.69, 1.65, 1.57, 1.54), strict=True)
+    text = report.markdown(write(tmp_path, [record(f"charlm/ptb-rnn-rw{r}", value) for r, value in printed]))
+    assert line(text, "RNN, all four")[2:4] == ["0.06", "0.0602 (population), 0.0695 (sample)"]
+    assert line(text, "MI-RNN, all four")[3] == "not run"
+
+
+def test_higher_is_better_where_it_is(tmp_path):
+    rows = [
+        {**record("skipthought/mi-uni-skip", value, corpus="bookcorpus"), "metric": "r", "seed": seed}
+        for seed, value in enumerate((0.85, 0.87))
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert "0.86000 ± 0.01414 | +0.00120 | ✓ better | 2 (0, 1) | 0.87000 to 0.85000" in text
+
+
+def test_twins_stand_side_by_side_with_the_papers_difference(tmp_path):
+    write(tmp_path, [record("charlm/text8-lstm", 1.50, corpus="text8"), record("charlm/text8-milstm", 1.46, corpus="text8")])
+    text = report.markdown(tmp_path)
+    assert "| charlm/text8-lstm | 1.500 | charlm/text8-milstm | 1.460 | −0.040 | −0.07 | ✓ MI ahead |" in text
+
+
+def test_runs_outside_the_paper_are_other_runs(results):
+    text = report.markdown(results, brief=True)
+    other = text.partition("### Other runs")[2]
+    assert "| charlm/demo-lstm | 2.100 | charlm/demo-milstm | 2.000 | −0.100 | — | ✓ MI ahead |" in other
+    assert "no twin run" in other
+
+
+def test_mi_behind_its_twin_is_shown_as_such(tmp_path):
+    write(
+        tmp_path, [record("charlm/demo-lstm", 2.0, corpus="python-docs"), record("charlm/demo-milstm", 2.1, corpus="python-docs")]
+    )
+    assert "✗ MI behind" in report.markdown(tmp_path)
+
+
+# --- records that are not as they should be ---
+
+
+def test_torn_and_foreign_lines_are_named_and_the_rest_is_read(tmp_path):
+    tail = (
+        'not json\n[1]\n{"run": "x"}\n'
+        + json.dumps({**record("charlm/ptb-rnn", 1.5), "surprise": 1, "seconds": "long"})
+        + '\n{"run": "to'
+    )
+    records = read(write(tmp_path, [record("charlm/ptb-mirnn", 1.4)], tail))
+    assert [run.recipe for run in records.runs] == ["charlm/ptb-mirnn", "charlm/ptb-rnn"]
+    told = "\n".join(records.warnings)
+    assert "runs.jsonl line 2: not JSON" in told
+    assert "line 3: expected an object, got list" in told
+    assert "line 4 (x): no recipe, corpus, metric, split, value" in told
+    assert "unknown field surprise" in told and "cannot read seconds = 'long'" in told
+    assert "line 6: torn" in told
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    max_leaves=5,
+)
+
+
+@given(changes=st.dictionaries(st.sampled_from(sorted(record("x", 1.0))), JUNK, min_size=1))
+def test_no_record_stops_the_report(tmp_path_factory, changes):
+    folder = write(
+        tmp_path_factory.mktemp("junk"), [record("charlm/ptb-mirnn", 1.4)], json.dumps(record("charlm/ptb-mirnn", 1.3) | changes)
+    )
+    report.markdown(folder)
+    view = report.look(folder)
+    assert report._page(view, report._charts(view), {}, view.warnings)
+    assert any(run.value == 1.4 for run in view.records.runs)
+
+
+def test_half_a_character_and_a_number_without_end_are_survived(tmp_path):
+    tail = (
+        '{"run": "\\ud800", "recipe": "x", "corpus": "y", "metric": "bpc", "split": "test", "value": 1'
+        + "0" * 400
+        + ', "config": {"a": "\\ud800"}}'
+    )
+    result = report.build(write(tmp_path, [], tail), tmp_path / "page.html")
+    assert "diverged" in result.page.read_text()
+
+
+def test_warnings_are_on_the_page(tmp_path):
+    result = report.build(write(tmp_path, [record("charlm/ptb-mirnn", 1.4)], "<b>torn"), tmp_path / "page.html")
+    assert "Warnings (1)" in (page := result.page.read_text())
+    assert "<b>torn" not in page
+
+
+@pytest.mark.parametrize(
+    "curve, body, told",
+    [
+        ("curves/gone.csv", None, "is missing"),
+        ("../outside.csv", HEADER + "1,0,0,0,1,1,1\n", "outside the results folder"),
+        ("curves/x.csv", "a,b\n1,2\n", "no column named update"),
+        ("curves/x.csv", HEADER + "10,0,1,0,2.0,2.1,1\n20,0,1,0,oops", "line 3: cannot be read"),
+        ("curves/x.csv", "", "no column named update"),
+    ],
+)
+def test_a_bad_curve_is_named(tmp_path, curve, body, told):
+    folder = write(tmp_path / "results", [record("charlm/ptb-mirnn", 1.4)])
+    (folder / "runs.jsonl").write_text(json.dumps({**record("charlm/ptb-mirnn", 1.4), "curve": curve}) + "\n")
+    if body is not None:
+        (folder / curve).write_text(body)
+    (warning,) = report.build(folder, tmp_path / "page.html").warnings
+    assert told in warning
+
+
+def test_a_record_that_contradicts_the_paper_is_named(tmp_path):
+    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, paper=1.2)])
+    assert any("says the paper has 1.2" in text for text in report.look(tmp_path).warnings)
+
+
+def test_a_resumed_curve_keeps_the_later_line(tmp_path):
+    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, curve="curves/x.csv")])
+    (tmp_path / "curves/x.csv").write_text(HEADER + "10,0,1,0,3,3,1\n20,0,2,0,2.5,2.5,1\n10,0,5,0,2.9,2.8,1\n")
+    (points,) = read(tmp_path).curves.values()
+    assert [(p.update, p.valid) for p in points] == [(10, 2.8), (20, 2.5)]
+
+
+def test_runs_without_a_validation_result_are_chosen_last(tmp_path):
+    silent = record("charlm/ptb-mirnn", 1.3, config={"hidden": 9}) | {"valid": None}
+    groups, _ = gather(read(write(tmp_path, [silent, record("charlm/ptb-mirnn", 1.4)])).runs)
+    assert chosen(groups).mean == 1.4
+
+
+# --- the page ---
+
+
+def test_the_page_reaches_for_nothing_and_runs_only_its_own_script(results, tmp_path):
+    text = report.build(results, tmp_path / "out" / "page.html").page.read_text()
+    page = Page(text)
+    assert page.running == 1
+    assert not [
+        value for name, value in page.attributes if name in ("src", "href", "srcset") and not value.startswith(("data:", "#"))
+    ]
+    assert not re.search(r"@import|url\((?!#)", text.replace("url(#${id})", ""))
+    assert "Content-Security-Policy" in text and "@@" not in text
+
+
+def test_what_records_say_cannot_leave_its_place(results, tmp_path):
+    text = report.build(results, tmp_path / "page.html").page.read_text()
+    assert "<script>alert" not in text
+    data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
+    assert any(group["recipe"] == EVIL for chart in json.loads(data) for group in chart["groups"])
+
+
+def test_markdown_cells_hold_any_name(results):
+    text = report.markdown(results)
+    assert "<script>" not in text
+    (row,) = [row for row in text.partition("### Other runs")[2].partition("###")[0].splitlines() if "alert" in row]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 11
+
+
+def test_tables_have_scoped_headers_and_images_a_text(results, tmp_path):
+    text = report.build(results, tmp_path / "page.html").page.read_text()
+    assert not re.search(r"<th(?! scope)[ >]", text)
+    assert all(" alt=" in tag for tag in re.findall(r"<img [^>]*>", text))
+
+
+def test_the_same_results_give_the_same_bytes(results, tmp_path):
+    one, two = report.build(results, tmp_path / "1" / "page.html"), report.build(results, tmp_path / "2" / "page.html")
+    assert one.page.read_bytes() == two.page.read_bytes()
+    assert [path.name for path in one.figures] == [path.name for path in two.figures]
+    for a, b in zip(one.figures, two.figures, strict=True):
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_long_training_curves_are_averaged_and_validation_is_kept(tmp_path):
+    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, curve="curves/x.csv")])
+    body = "".join(f"{k},0,{k},0,2.0,{'2.1' if k % 100 == 0 else ''},1\n" for k in range(1, 5001))
+    (tmp_path / "curves/x.csv").write_text(HEADER + body)
+    text = report.build(tmp_path, tmp_path / "page.html").page.read_text()
+    (chart,) = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    (run,) = chart["groups"][0]["runs"]
+    assert len(run["train"]) == 200 and len(run["valid"]) == 50
+
+
+def test_without_matplotlib_the_page_is_written_and_says_so(results, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    result = report.build(results, tmp_path / "page.html")
+    assert result.figures == ()
+    assert "figures left out: matplotlib is not installed" in result.warnings[-1]
+
+
+# --- figures ---
+
+
+def test_figures_are_pictures_without_a_date():
+    lines = [figures.Line("a", [1.0, 2.0, 3.0], [3.0, 2.0, 1.5]), figures.Line("_b $", [1.0], [2.0])]
+    svg = figures.curves("made up", "BPC", lines, [figures.Mark("1.40", 1.4)])
+    assert svg == figures.curves("made up", "BPC", lines, [figures.Mark("1.40", 1.4)])
+    assert b"<svg" in svg and b"dc:date" not in svg
+    assert figures.pairs([figures.Pair("row", "BPC", 1.4, 1.5, 1.45, 1.55, "miss")], "png").startswith(b"\x89PNG")
+
+
+def test_an_unknown_form_of_figure_is_refused():
+    with pytest.raises(ValueError, match="svg or png, got 'gif'"):
+        figures.curves("made up", "BPC", [], form="gif")
+
+
+# --- markdown in place ---
+
+
+def test_refresh_writes_between_the_markers_and_settles(results, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    assert report.refresh(path, results)
+    text = path.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert not report.refresh(path, results)
+    assert text == report.refreshed(text, report.markdown(results, brief=True), "README.md")
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("nothing", "README.md must contain the marker <!-- results:begin --> once, found it 0 times"),
+        (report.BEGIN, "README.md must contain the marker <!-- results:end --> once, found it 0 times"),
+        (report.BEGIN * 2 + report.END, "found it 2 times"),
+        (report.END + report.BEGIN, "swap them"),
+    ],
+)
+def test_missing_markers_are_named(text, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        report.refreshed(text, "body", "README.md")
+
+
+def test_brief_leaves_out_what_was_not_run(results):
+    brief = report.markdown(results, brief=True)
+    assert "Speech recognition" not in brief and "All runs" not in brief
+    assert "MI-RNN" in brief
+
+
+# --- compare ---
+
+
+def test_compare_shows_results_cost_and_only_what_differs():
+    text = report.compare([record("charlm/demo-lstm", 2.1), record("charlm/demo-milstm", 2.0, config={"integration": "general"})])
+    assert line(text, "result")[1:] == ["2.1000 BPC (test)", "2.0000 BPC (test)"]
+    assert line(text, "config: integration")[1:] == ["—", "general"]
+    assert line(text, "parameters")[1:] == ["1,234", "1,234"]
+    assert "config: hidden" not in text
+
+
+def test_compare_takes_a_record_with_holes_and_refuses_none():
+    assert "—" in report.compare([{"run": "bare"}])
+    with pytest.raises(ValueError, match="at least one run"):
+        report.compare([])
