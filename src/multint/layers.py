@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -23,8 +24,6 @@ from multint.start import Start
 
 Hidden = Tensor | tuple[Tensor, Tensor]
 Given = Tensor | Sequence[Tensor]  # hx may be any pair
-# torch 2.11 and 2.12 cannot trace it: a compiled model breaks its graph there
-_pad = pad_packed_sequence if torch.__version__ >= "2.13" else torch.compiler.disable(pad_packed_sequence)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -560,6 +559,16 @@ class _Layer(_Block):
 def _stack(parts: list[Tensor]) -> Tensor:
     # one part is not stacked: inductor 2.13 overwrites a saved tensor that is returned as a one-element stack
     return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
+
+
+_untraced = _disable_dynamo(pad_packed_sequence)  # unlike torch.compiler.disable it loads the compiler when called, not here
+
+
+def _pad(packed: PackedSequence) -> tuple[Tensor, Tensor]:
+    # torch 2.11 and 2.12 cannot trace it: a compiled model breaks its graph there
+    if torch.compiler.is_compiling() and torch.__version__ < "2.13":
+        return _untraced(packed)
+    return pad_packed_sequence(packed)
 
 
 def _same_packing(a: PackedSequence, b: PackedSequence) -> bool:
