@@ -4,7 +4,7 @@ BIN := .venv/bin
 # the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
 CHECKED := --jaxtyping-packages=multint,beartype.beartype
 
-.PHONY: setup demo test lint test-checked test-traced docs equations clean
+.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop clean
 
 setup: .venv/.ready
 
@@ -35,6 +35,10 @@ test-traced: setup
 # docs/equations.md is printed from cells.py; a test keeps it fresh
 equations: setup
 	$(BIN)/python -m multint.scan.generate docs/equations.md
+
+# what the training loop costs beyond the bare update, into results/bench/
+bench-loop: setup
+	$(BIN)/python benchmarks/loop.py
 
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -316,6 +316,7 @@ def test_two_processes_equal_one_at_equal_global_batch(text, tmp_path, carry):
 LOSES_A_WORKER = """
 import os, signal, sys
 from multint.paper import engine
+engine.fit.__kwdefaults__.update(save_every=0.0, log_every=10)
 inner = engine._Fit.evaluate
 def evaluate(self):
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and self.rank == 1 and self.p.update == 50:

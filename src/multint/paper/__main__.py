@@ -249,7 +249,8 @@ def compare(run: tuple[Path, ...]) -> None:
 
 @main.command()
 @click.option("--seed", default=0, show_default=True)
-@options("set", "runs", "results")
+@click.option("--results", type=click.Path(path_type=Path), default=Path("runs/demo"), help="Where its records go.")
+@options("set", "runs")
 def demo(seed: int, changes: tuple[str, ...], runs: Path, results: Path) -> None:
     """An LSTM and an MI-LSTM of equal size on the text that ships with Python: a table, a sample of each, the report."""
     import torch

@@ -430,10 +430,18 @@ class _Fit:
                 self.evaluate()
                 self.pending.since = self.clock()
             self.decide()
-            if p.done or due or last or self.clock() - self.saved_at > self.save_every:
+            if p.done or due or last or self.late():
                 self.save()
             if last:
                 return
+
+    def late(self) -> bool:
+        """Is it time for a checkpoint? Clocks differ, so among several processes the first decides, now and then."""
+        if self.world == 1:
+            return self.clock() - self.saved_at > self.save_every
+        if self.p.update % self.log_every:
+            return False
+        return bool(self.fabric.broadcast(self.clock() - self.saved_at > self.save_every))
 
     def report(self, per_epoch: int) -> None:
         """Read the losses off the device and tell the watcher."""
