@@ -67,7 +67,10 @@ class Looped:
     def __init__(self, job, fabric, folder):
         run = Run(Path(folder), job.run, job.config)
         run.__enter__()
-        self.fit = engine._Fit(task.CharTask(job, fabric.device), job.recipe.schedule, run, fabric, engine.Silent(), 50, 1e9)
+        own = task.CharTask(job, fabric.device)
+        batches = own.epoch(0, 0, 1)
+        own.epoch = lambda *_: batches  # planned once an epoch, not once a measurement
+        self.fit = engine._Fit(own, job.recipe.schedule, run, fabric, engine.Silent(), 50, 1e9)
         self.fit.restore()
 
     def updates(self, count):
@@ -127,9 +130,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=15)
     given = parser.parse_args()
     rows = [
-        measure("demo", DEMO_MILSTM, given.repeats, 6, given.data, given.device),
-        measure("small", replace(DEMO_MILSTM, hidden=64, length=20, batch=16), given.repeats, 30, given.data, given.device),
-        measure("large", replace(RECIPES["charlm/demo-lstm"], hidden=256), given.repeats, 6, given.data, given.device),
+        measure("demo", DEMO_MILSTM, given.repeats, 10, given.data, given.device),
+        measure("small", replace(DEMO_MILSTM, hidden=64, length=20, batch=16), given.repeats, 60, given.data, given.device),
+        measure("large", replace(RECIPES["charlm/demo-lstm"], hidden=256), given.repeats, 10, given.data, given.device),
     ]
     name = "cpu-2core" if given.device == "cpu" else torch.cuda.get_device_name().replace(" ", "-").lower()
     given.out.mkdir(parents=True, exist_ok=True)
