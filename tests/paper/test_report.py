@@ -188,6 +188,22 @@ def test_runs_outside_the_paper_are_other_runs(results):
     assert "no twin run" in other
 
 
+def test_a_difference_inside_the_spread_over_seeds_is_no_lead(tmp_path):
+    rows = [
+        record(f"charlm/demo-{kind}", value, seed, "python-docs")
+        for kind, values in (("lstm", (2.0, 2.1)), ("milstm", (1.99, 2.09)))
+        for seed, value in enumerate(values)
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert "−0.010 | — | = level |" in text
+
+
+def test_more_seeds_outweigh_a_better_single_run(tmp_path):
+    grid = [record("charlm/demo-milstm", 2.0, 0, "python-docs", config={"lr": 2}, valid=1.0)]
+    best = [record("charlm/demo-milstm", 2.1, seed, "python-docs", config={"lr": 1}, valid=1.1) for seed in (0, 1)]
+    assert "| charlm/demo-milstm | 2.100 ± 0.000 |" in report.markdown(write(tmp_path, grid + best))
+
+
 def test_mi_behind_its_twin_is_shown_as_such(tmp_path):
     write(
         tmp_path, [record("charlm/demo-lstm", 2.0, corpus="python-docs"), record("charlm/demo-milstm", 2.1, corpus="python-docs")]

@@ -151,12 +151,15 @@ def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
 
 
 def chosen(groups: Sequence[Group]) -> Group | None:
-    """Of several settings the one with the best mean validation result: the test result plays no part in the choice."""
+    """Of the settings run with most seeds the one with the best mean validation result; the test result plays no part in it.
 
-    def rank(group: Group) -> tuple[bool, float, int]:
+    A grid is walked with one seed and its best point repeated with more: a lucky single run must not displace those.
+    """
+
+    def rank(group: Group) -> tuple[int, bool, float]:
         valid = group.valid
         sign = 1 if metric(group.one.metric).lower else -1
-        return (valid is None, sign * valid if valid is not None else 0.0, -len(group.runs))
+        return (-len(group.runs), valid is None, sign * valid if valid is not None else 0.0)
 
     return min(groups, key=rank, default=None)
 

@@ -402,7 +402,8 @@ def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
     if plain is None or mi is None:
         return (*lead, Cell(NONE, "none"), Cell(NONE, "none"), Cell("no twin run", "none"), Cell(size, "number long"))
     gap = mi.mean - plain.mean
-    flat = abs(gap) < 10 ** -(how.digits + 1) / 2
+    spread = max(side.std or 0.0 for side in (plain, mi))  # a difference inside the spread over seeds is none
+    flat = abs(gap) < max(spread, 10 ** -(how.digits + 1) / 2)
     word = (
         Cell("= level", "none") if flat else Cell("✓ MI ahead", "better") if (gap < 0) == how.lower else Cell("✗ MI behind", "miss")
     )
