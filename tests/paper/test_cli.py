@@ -54,6 +54,15 @@ def test_train_evaluate_sample_compare_report(text):
     assert page.exit_code == 0 and page.output.strip() == "results/report.html"
 
 
+def test_the_demo_trains_twins_prints_both_and_writes_the_report(home):
+    small = ["hidden=8", "schedule.updates=4", "schedule.evaluate_every=4", "evaluation_streams=3000"]
+    done = call("demo", *(word for change in small for word in ("--set", change)))
+    assert done.exit_code == 0, done.output
+    assert "charlm/demo-lstm writes:" in done.output and "charlm/demo-milstm writes:" in done.output
+    assert "test BPC: LSTM " in done.output and "report: runs/demo/report.html" in done.output
+    assert (home / "runs" / "demo" / "report.html").exists() and not (home / "results").exists()
+
+
 def test_recipes_are_listed_with_their_rows():
     out = call("recipes").output
     assert "charlm/ptb-mirnn" in out and "4,407,346" in out and "paper 1.39" in out
