@@ -1,11 +1,15 @@
 """Batches: a pure function of (seed, epoch, position), and every character counted once."""
 
+import tracemalloc
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from multint.paper.charlm import data
 from multint.paper.charlm.data import (
     DataError,
     Segments,
@@ -51,12 +55,42 @@ def test_a_batch_asked_alone_is_the_batch_met_in_order(size, length, batch, seed
         assert len(in_order) == len(plan.batches(tokens, epoch + 1)), "an epoch is as long as any other"
 
 
+def table(starts):
+    """All of a plan at once."""
+    return torch.stack([*starts])
+
+
+@given(st.integers(1, 3000), st.integers(0, 9))
+def test_a_computed_order_meets_every_place_once(count, seed):
+    keys = np.random.PCG64(seed).random_raw(4)
+    places = data.permuted(np.arange(count), count, keys)
+    assert sorted(places.tolist()) == [*range(count)]
+    assert places.tolist() == [int(data.permuted(np.array([k]), count, keys)[0]) for k in range(count)] if count < 50 else True
+
+
+@given(sizes, lengths, seeds, epochs)
+def test_an_order_too_long_to_keep_meets_each_segment_once_too(size, length, seed, epoch):
+    assume(size > length)
+    with mock.patch.object(data, "TABLE", 4):
+        starts = table(Segments(length, 1, seed).plan(size, epoch)).flatten().sort().values
+    assert torch.equal(starts, int(starts[0]) + length * torch.arange(len(starts)))
+
+
+def test_a_corpus_of_any_size_needs_the_same_memory_for_its_order():
+    tracemalloc.start()
+    plan = Segments(50, 64).plan(10**12, 0)
+    first = [plan[p] for p in (0, 1, len(plan) - 1)]
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < 64 * 2**20 and all(int(row.max()) < 10**12 for row in first)
+
+
 @given(sizes, lengths, widths, seeds, epochs)
 def test_y_is_x_one_character_later(size, length, batch, seed, epoch):
     tokens = counted(size)
     for plan in plans(length, batch, seed):
         assume(fits(plan, size))
-        starts = plan.plan(size, epoch)
+        starts = table(plan.plan(size, epoch))
         for position, (x, y) in enumerate(plan.batches(tokens, epoch)):
             assert x.shape == y.shape == (length, batch) and x.dtype == y.dtype == torch.int64
             for column in range(batch):
@@ -68,7 +102,7 @@ def test_y_is_x_one_character_later(size, length, batch, seed, epoch):
 @given(sizes, lengths, seeds, epochs)
 def test_an_epoch_meets_each_segment_once(size, length, seed, epoch):
     assume(size > length)
-    starts = Segments(length, 1, seed).plan(size, epoch).flatten().sort().values
+    starts = table(Segments(length, 1, seed).plan(size, epoch)).flatten().sort().values
     offset = int(starts[0])
     assert 0 <= offset < length
     assert torch.equal(starts, offset + length * torch.arange(len(starts))), "side by side, none twice"
@@ -78,7 +112,7 @@ def test_an_epoch_meets_each_segment_once(size, length, seed, epoch):
 @given(lengths, widths, st.integers(10, 400))
 def test_streams_go_on_where_the_window_before_ended(length, batch, size):
     assume(fits(Streams(length, batch), size))
-    starts = Streams(length, batch).plan(size)
+    starts = table(Streams(length, batch).plan(size))
     assert (starts.diff(dim=0) == length).all()
     each = (size - 1) // batch
     assert starts[0].tolist() == [each * column for column in range(batch)]
@@ -98,14 +132,14 @@ def test_shards_join_to_the_whole_batch(size, length, share, world, seed, epoch)
 
 
 def test_epochs_and_seeds_differ_in_order_and_offset():
-    orders = {tuple(Segments(7, 3, seed).plan(500, epoch).flatten().tolist()) for seed in range(5) for epoch in range(5)}
+    orders = {tuple(table(Segments(7, 3, seed).plan(500, epoch)).flatten().tolist()) for seed in range(5) for epoch in range(5)}
     assert len(orders) == 25
-    assert {int(Segments(7, 1).plan(500, epoch).min()) for epoch in range(100)} == set(range(7))
+    assert {int(table(Segments(7, 1).plan(500, epoch)).min()) for epoch in range(100)} == set(range(7))
 
 
 def test_the_order_is_the_same_on_every_machine():
     """These numbers may never change: they are what resuming a run rests on."""
-    assert Segments(5, 4, seed=3).plan(60, epoch=2).tolist() == [[16, 46, 36, 21], [11, 41, 31, 26]]
+    assert table(Segments(5, 4, seed=3).plan(60, epoch=2)).tolist() == [[16, 46, 36, 21], [11, 41, 31, 26]]
 
 
 @pytest.mark.parametrize("plan", plans(5, 4, 1), ids=["segments", "streams"])

@@ -7,7 +7,7 @@ count every character once. All are index arithmetic: tokens may be a memory-map
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Tokens = NDArray[Any] | Tensor
+Numbers = NDArray[np.int64]
 
 
 def resident(tokens: NDArray[Any], device: torch.device | str) -> Tensor:
@@ -59,7 +60,7 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
     """The batches of one epoch; ``batches[position]`` is (x, y), each [length, batch], y one character ahead of x."""
 
     tokens: Tokens
-    starts: Int[Tensor, "p n"]
+    starts: "Starts"
     length: int
 
     def __len__(self) -> int:
@@ -76,6 +77,55 @@ class Batches(Sequence[tuple[Tensor, Tensor]]):
         return window[:-1], window[1:]
 
 
+@dataclass(frozen=True, eq=False)
+class Starts(Sequence[Tensor]):
+    """Where the columns of every batch begin, worked out when asked for: a list would grow with the corpus."""
+
+    positions: int
+    batch: int
+    columns: Numbers  # those of this process
+    first: Callable[[Numbers], Numbers]  # the start of the k-th column of the epoch, for many k
+
+    def __len__(self) -> int:
+        return self.positions
+
+    @overload
+    def __getitem__(self, position: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, position: int | slice) -> Any:
+        if isinstance(position, slice):
+            return [self[p] for p in range(*position.indices(len(self)))]
+        position += self.positions * (position < 0)
+        if not 0 <= position < self.positions:
+            raise IndexError(f"position {position} is outside an epoch of {self.positions} batches")
+        return torch.from_numpy(self.first(position * self.batch + self.columns))
+
+
+TABLE = 2**20  # segments whose order is drawn and kept; the order of more is computed number by number
+
+
+def permuted(numbers: Numbers, count: int, keys: NDArray[np.uint64]) -> Numbers:
+    """Each number's place in an order of ``count``: a four-round Feistel network, walked until it stays inside."""
+    half = np.uint64(((count - 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << int(half)) - 1)
+    x, outside = numbers.astype(np.uint64), np.ones(len(numbers), dtype=bool)
+    while outside.any():
+        left, right = x[outside] >> half, x[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (mixed(right ^ key) & mask)
+        x[outside] = (left << half) | right
+        outside = x >= count
+    return x.astype(np.int64)
+
+
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: every bit of the result depends on every bit of x."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 @dataclass(frozen=True)
 class _Plan:
     length: int
@@ -88,11 +138,11 @@ class _Plan:
             if getattr(self, name) < 1:
                 raise DataError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def _columns(self, starts: NDArray[np.int64]) -> Int[Tensor, "p n"]:
-        """This process's columns of all starts, cut into batches of which the last, if incomplete, is dropped."""
-        whole = starts[: len(starts) // self.batch * self.batch].reshape(-1, self.batch)
+    def _starts(self, count: int, first: Callable[[Numbers], Numbers]) -> "Starts":
+        """Where this process's columns begin: ``count`` in all, in batches of which the last, if incomplete, is dropped."""
         mine = self.batch // self.world
-        return torch.from_numpy(np.ascontiguousarray(whole[:, self.rank * mine : (self.rank + 1) * mine]))
+        columns = np.arange(self.rank * mine, (self.rank + 1) * mine, dtype=np.int64)
+        return Starts(count // self.batch, self.batch, columns, first)
 
     def _shard(self, rank: int, world: int) -> dict[str, int]:
         if not 0 <= rank < world:
@@ -112,17 +162,22 @@ class Segments(_Plan):
 
     seed: int = 0
 
-    def plan(self, size: int, epoch: int) -> Int[Tensor, "p n"]:
+    def plan(self, size: int, epoch: int) -> "Starts":
         """First characters of the segments of every batch."""
         count = self._count(size)
         # numpy keeps a bit generator's raw stream for ever, its shuffles may change: so order is by sorting raw draws
-        draws = np.random.PCG64(np.random.SeedSequence((self.seed % 2**64, epoch))).random_raw(count + 1)
+        draws = np.random.PCG64(np.random.SeedSequence((self.seed % 2**64, epoch))).random_raw(1 + min(count, TABLE))
         offset = int(draws[0] % np.uint64(min(self.length, size - count * self.length)))
-        order = np.argsort(draws[1:], kind="stable").astype(np.int64)
-        return self._columns(offset + order * self.length)
+        order = np.argsort(draws[1:], kind="stable").astype(np.int64) if count <= TABLE else None
+
+        def first(numbers: Numbers) -> Numbers:
+            places = order[numbers] if order is not None else permuted(numbers, count, draws[1:5])
+            return offset + places * self.length
+
+        return self._starts(count, first)
 
     def batches(self, tokens: Tokens, epoch: int) -> Batches:
-        return Batches(tokens, _beside(self.plan(len(tokens), epoch), tokens), self.length)
+        return Batches(tokens, self.plan(len(tokens), epoch), self.length)
 
     def begins(self, position: int) -> bool:
         """Whether the state is to be set to its start before this position: always."""
@@ -156,7 +211,7 @@ class Streams(_Plan):
 
     renew: int | None = None
 
-    def plan(self, size: int, epoch: int = 0) -> Int[Tensor, "p n"]:
+    def plan(self, size: int, epoch: int = 0) -> "Starts":
         """First characters of the window of every stream, position by position; the same in all epochs."""
         each = (size - 1) // self.batch  # predicted characters of one stream
         if each < self.length:
@@ -164,11 +219,11 @@ class Streams(_Plan):
                 f"{size:,} characters in {self.batch} streams leave {max(each, 0):,} each, less than one window of {self.length}; "
                 "use fewer streams, shorter windows or more text"
             )
-        windows = np.arange(each // self.length, dtype=np.int64)[:, None] * self.length
-        return self._columns((windows + np.arange(self.batch, dtype=np.int64) * each).ravel())
+        count = each // self.length * self.batch
+        return self._starts(count, lambda numbers: numbers // self.batch * self.length + numbers % self.batch * each)
 
     def batches(self, tokens: Tokens, epoch: int = 0) -> Batches:
-        return Batches(tokens, _beside(self.plan(len(tokens), epoch), tokens), self.length)
+        return Batches(tokens, self.plan(len(tokens), epoch), self.length)
 
     def begins(self, position: int) -> bool:
         """Whether the state is to be set to its start before this position."""
