@@ -5,7 +5,8 @@ Errors a user can cause are one line and exit code 2.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ def train(
     from multint.paper.charlm import task
 
     job = task.job(recipe, seed, changes, text, as_bytes, data, precision)
-    record = task.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher())
+    with watching() as watcher:
+        record = task.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
     if record:
         click.echo(summary(record))
 
@@ -263,7 +265,8 @@ def demo(seed: int, changes: tuple[str, ...], runs: Path, results: Path) -> None
     for name in ("charlm/demo-lstm", "charlm/demo-milstm"):
         job = task.job(name, seed, changes, None, False, None, "fp32")
         click.echo(f"{name}: {job.recipe.cell} of {job.recipe.hidden} units, {job.recipe.integration} integration")
-        records.append(task.train(job, runs, results, device="cpu", watcher=watcher()))
+        with watching() as watcher:
+            records.append(task.train(job, runs, results, device="cpu", watcher=watcher))
     click.echo(page.compare(records))
     for record in records:
         click.echo(f"\n--- {record['recipe']} writes:")
@@ -280,8 +283,17 @@ def demo(seed: int, changes: tuple[str, ...], runs: Path, results: Path) -> None
 # ---- progress ----
 
 
-def watcher() -> Any:
-    return Bar() if sys.stderr.isatty() else Lines()
+@contextmanager
+def watching() -> Iterator[Any]:
+    """A bar on a terminal, lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    bar = Bar()
+    try:
+        yield bar
+    finally:
+        bar.rich.stop()
 
 
 def clock(seconds: float) -> str:
