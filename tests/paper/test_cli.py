@@ -117,6 +117,26 @@ def test_files_that_are_no_corpus_are_named(home, content, message):
     assert last.startswith("multint: ") and message in last
 
 
+@pytest.mark.parametrize(
+    "name, file, content, message",
+    [
+        ("enwik8", "enwik8/enwik8.xz", b"\xfd7zXZ\x00corrupt", "enwik8.xz"),
+        ("enwik8", "enwik8/enwik8", b"other text", "enwik8"),
+        ("text8", "text8.zip", b"PK\x03\x04 torn", "text8.zip"),
+        ("ptb-a", "ptb/ptb.train.txt", b" a b c\n" * 9, "no ptb.valid.txt"),
+    ],
+)
+def test_damaged_copies_of_a_corpus_are_one_line_and_nothing_is_prepared(home, name, file, content, message):
+    path = home / "data" / file
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    done = call("train", {"ptb-a": "ptb-mirnn", "text8": "text8-milstm", "enwik8": "enwik8-milstm"}[name], "--device", "cpu")
+    assert done.exit_code == 2
+    (line,) = done.output.strip().splitlines()
+    assert line.startswith("multint: ") and message in line
+    assert not [p for p in (home / "cache").rglob("*") if p.suffix in (".npy", ".json")] and not (home / "runs").exists()
+
+
 def test_bytes_that_are_not_utf8_train_as_bytes(home):
     path = home / "bytes.bin"
     path.write_bytes(b"abc \xff\xfe abc" * 500)

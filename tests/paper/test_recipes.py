@@ -121,6 +121,11 @@ def test_a_wrong_override_is_named(change, message):
         apply(recipes.DEMO_MILSTM, [change])
 
 
+def test_a_setting_inside_may_be_called_by_its_own_name():
+    assert apply(recipes.DEMO_MILSTM, ["lr=0.5", "alpha=2"]) == apply(recipes.DEMO_MILSTM, ["schedule.lr=0.5", "start.alpha=2"])
+    assert overrides.spelled(recipes.DEMO_MILSTM, [" lr = 0.5", "hidden=3"]) == ("schedule.lr=0.5", "hidden=3")
+
+
 def test_keys_lists_settings_inside_settings():
     names = overrides.keys(recipes.DEMO_MILSTM)
     assert "schedule.halve_after" in names and "start.orthogonal" in names and "schedule" not in names

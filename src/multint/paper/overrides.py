@@ -1,6 +1,7 @@
 """How does a command line change a recipe?
 
-``key=value`` with the recipe's own field names, ``schedule.lr=0.002`` for those inside; a wrong key lists the right ones.
+``key=value`` with the recipe's own field names, ``schedule.lr=0.002`` or just ``lr=0.002`` for those inside; a wrong key lists the
+right ones.
 """
 
 import types
@@ -24,13 +25,24 @@ def keys(recipe: Any, prefix: str = "") -> list[str]:
     return out
 
 
-def apply(recipe: T, changes: Iterable[str]) -> T:
-    """The recipe with every ``key=value`` set."""
+def spelled(recipe: Any, changes: Iterable[str]) -> tuple[str, ...]:
+    """The changes with their keys in full: ``lr=0.1`` is ``schedule.lr=0.1`` where only one setting is called lr."""
+    out = []
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals:
             raise RecipeError(f"--set takes key=value, got {change!r}")
-        recipe = _set(recipe, key.strip().split("."), text.strip(), key.strip(), recipe)
+        inside = [name for name in keys(recipe) if name.endswith(f".{key.strip()}")]
+        known = key.strip() in keys(recipe) or len(inside) != 1
+        out.append(f"{key.strip() if known else inside[0]}={text.strip()}")
+    return tuple(out)
+
+
+def apply(recipe: T, changes: Iterable[str]) -> T:
+    """The recipe with every ``key=value`` set."""
+    for change in spelled(recipe, changes):
+        key, _, text = change.partition("=")
+        recipe = _set(recipe, key.split("."), text, key, recipe)
     return recipe
 
 

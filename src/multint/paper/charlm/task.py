@@ -27,7 +27,7 @@ from multint.paper.charlm.model import MI, CharModel, parameters, sample
 from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES, CharLM
 from multint.paper.engine import Schedule, Sum
 from multint.paper.metrics import bpc
-from multint.paper.overrides import RecipeError, apply
+from multint.paper.overrides import RecipeError, apply, spelled
 from multint.paper.runs import Progress, Run, RunError, digest, environment, read_json
 
 SYMBOLS = {"ptb-a": 50, "ptb-b": 50, "text8": 27, "text8-74M": 27, "enwik8": 205}  # known before the corpus is here
@@ -73,12 +73,14 @@ def job(name: str, seed: int, changes: Sequence[str], text: Path | None, as_byte
         check(recipe)
         corpus = prepare_text(text, data, as_bytes)
         model = recipe.cell if recipe.integration == "additive" else f"mi{recipe.cell}"
-        return Job(f"charlm/{text.stem}-{model}", recipe, seed, precision, corpus, tuple(changes), str(text.resolve()), as_bytes)
+        return Job(
+            f"charlm/{text.stem}-{model}", recipe, seed, precision, corpus, spelled(recipe, changes), str(text.resolve()), as_bytes
+        )
     if name == "charlm":
         raise RecipeError("train charlm needs --text FILE; recipes with a corpus of their own: multint recipes")
     recipe = apply(find(name), changes)
     check(recipe)
-    return Job(full(name), recipe, seed, precision, prepare(recipe.corpus, data), tuple(changes))
+    return Job(full(name), recipe, seed, precision, prepare(recipe.corpus, data), spelled(recipe, changes))
 
 
 def full(name: str) -> str:
