@@ -1,13 +1,18 @@
 """Settings every test shares."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # the suite runs in two processes
 
-settings.register_profile("multint", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("multint")
+# the same examples every time, so that a failure belongs to the change at hand; HYPOTHESIS=explore draws new ones, and more
+calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeat", max_examples=25, derandomize=True, **calm)
+settings.register_profile("explore", max_examples=250, **calm)
+settings.load_profile(os.environ.get("HYPOTHESIS", "repeat"))
 
 
 @pytest.fixture(autouse=True)
