@@ -65,7 +65,8 @@ def test_a_computed_order_meets_every_place_once(count, seed):
     keys = np.random.PCG64(seed).random_raw(4)
     places = data.permuted(np.arange(count), count, keys)
     assert sorted(places.tolist()) == [*range(count)]
-    assert places.tolist() == [int(data.permuted(np.array([k]), count, keys)[0]) for k in range(count)] if count < 50 else True
+    some = range(0, count, 1 + count // 50)
+    assert [places[k] for k in some] == [int(data.permuted(np.array([k]), count, keys)[0]) for k in some], "asked alone or together"
 
 
 @given(sizes, lengths, seeds, epochs)

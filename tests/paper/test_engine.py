@@ -284,6 +284,11 @@ def test_training_ends_for_the_reason_it_states(tmp_path, schedule, why):
     assert progress.done == why
 
 
+def test_a_run_that_ends_between_evaluations_is_evaluated_once_more(tmp_path):
+    progress, _ = rates(tmp_path, [3.0] * 3, Schedule(epochs=2, evaluate_every=4))
+    assert progress.done == "2 epochs" and progress.rows == 2, "after update 4 and after the last, 6"
+
+
 # ---- several processes ----
 
 

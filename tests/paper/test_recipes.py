@@ -1,16 +1,13 @@
 """Recipes are rows of the paper: sizes as counted, every one of them runs, and every setting can be changed."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
-import torch
 from helpers import unchecked
 
-from multint import Start
 from multint.paper import overrides
 from multint.paper.charlm import recipes, task
 from multint.paper.charlm.recipes import RECIPES
-from multint.paper.engine import Schedule
 from multint.paper.overrides import RecipeError, apply
 
 
@@ -142,8 +139,3 @@ def test_settings_no_layer_takes_are_named_before_data_is_read(change, home, tex
 def test_an_unknown_recipe_lists_those_there_are(home):
     with pytest.raises(RecipeError, match="no recipe 'ptb-transformer'; there are charlm/demo-lstm"):
         task.job("ptb-transformer", 0, [], None, False, None, "fp32")
-
-
-def test_schedules_and_starts_are_values():
-    assert replace(Schedule(), lr=0.5) == Schedule(lr=0.5) and Start() == Start()
-    assert torch.tensor(task.WINDOW) > 0

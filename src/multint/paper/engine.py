@@ -8,7 +8,7 @@ graph. Batch order is a function of (seed, epoch, position) alone, so a run cont
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -96,6 +96,11 @@ class Silent:
     def say(self, line: str) -> None: ...
 
 
+def check_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RunError("no CUDA device is here: use --device cpu or auto")
+
+
 def make_fabric(device: str = "auto", devices: int | str = 1, nodes: int = 1, precision: str = "fp32") -> Any:
     """A launched Fabric: device, precision and processes. Under torchrun it takes the processes that are there."""
     from lightning.fabric import Fabric
@@ -106,8 +111,7 @@ def make_fabric(device: str = "auto", devices: int | str = 1, nodes: int = 1, pr
     precisions: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed"}
     if precision not in precisions:
         raise RunError(f"unknown precision {precision!r}: use fp32 or bf16")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RunError("no CUDA device is here: use --device cpu or auto")
+    check_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if torch.distributed.is_torchelastic_launched() and world > 1:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", world))
@@ -139,22 +143,17 @@ def _join(device: str) -> None:
 # ---- states ----
 
 
-def detached(state: State) -> State:
+def mapped(f: Callable[[Tensor], Tensor], state: State) -> State:
+    """A state with f applied to each of its tensors."""
     if state is None:
         return None
-    return state.detach() if isinstance(state, Tensor) else tuple(part.detach() for part in state)
+    return f(state) if isinstance(state, Tensor) else tuple(f(part) for part in state)
 
 
 def parts(state: State) -> list[Tensor]:
     if state is None:
         return []
     return [state] if isinstance(state, Tensor) else list(state)
-
-
-def zeroed(state: State) -> State:
-    if state is None:
-        return None
-    return torch.zeros_like(state) if isinstance(state, Tensor) else tuple(torch.zeros_like(part) for part in state)
 
 
 class Pending:
@@ -188,7 +187,7 @@ class Eager:
         else:
             norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.schedule.clip, error_if_nonfinite=False)
         self.optimizer.step()
-        return loss.detach(), norm, detached(state)
+        return loss.detach(), norm, mapped(Tensor.detach, state)
 
 
 def why_not_capture(fabric: Any) -> str | None:
@@ -234,7 +233,7 @@ class Captured:
 
     def _capture(self, batch: tuple[Tensor, ...], state: State) -> None:
         self.batch = tuple(x.clone() for x in batch)
-        self.state = state.clone() if isinstance(state, Tensor) else tuple(part.clone() for part in state)
+        self.state = mapped(torch.clone, state)
         self.eager.optimizer.zero_grad()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -415,15 +414,15 @@ class _Fit:
         while not p.done and p.position < len(batches):
             batch = self.fabric.to_device(batches[p.position])
             if self.task.begins(p.position):
-                self.state = zeroed(self.state)
+                self.state = mapped(torch.zeros_like, self.state)
             loss, self.norm, self.state = self.step(batch, self.state)
             self.pending.add(loss, self.task.size(batch) * self.world)
             p.update, p.position = p.update + 1, p.position + 1
             last = p.position == len(batches)
             every = p.update % s.evaluate_every == 0 if s.evaluate_every else last
-            due = every or p.update == s.updates
             if last:
                 p.epoch, p.position = p.epoch + 1, 0
+            due = every or p.update == s.updates or p.epoch == s.epochs  # a run never ends without an evaluation
             if p.update % self.log_every == 0 or due:
                 self.report(len(batches))
             if due:

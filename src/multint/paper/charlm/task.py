@@ -292,8 +292,7 @@ def opened(folder: Path, data: Path | None, device: str) -> tuple[Job, CharModel
         raise RunError(f"{folder} has no best checkpoint yet: it was never evaluated")
     run.name = found.run
     tensors, _ = run.load(best)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RunError("no CUDA device is here: use --device cpu or auto")
+    engine.check_device(device)
     where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     model = build(recipe, len(corpus.symbols))
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items()})
