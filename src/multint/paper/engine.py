@@ -5,6 +5,7 @@ clipping, Adam, evaluation, the paper's halving rule, early stopping, checkpoint
 graph. Batch order is a function of (seed, epoch, position) alone, so a run continued from a checkpoint ends with the same weights.
 """
 
+import atexit
 import logging
 import math
 import os
@@ -138,6 +139,7 @@ def _join(device: str) -> None:
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
     )
+    atexit.register(dist.destroy_process_group)  # as Fabric does for groups of its own: gloo's threads must end before Python
 
 
 # ---- states ----
