@@ -4,7 +4,7 @@ BIN := .venv/bin
 # the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
 CHECKED := --jaxtyping-packages=multint,beartype.beartype
 
-.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop clean
+.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop bench-cpu kernels wheel clean
 
 setup: .venv/.ready
 
@@ -32,13 +32,29 @@ test-checked: setup
 test-traced: setup
 	$(BIN)/python -m pytest -n 2 -m traced
 
-# docs/equations.md is printed from cells.py; a test keeps it fresh
+# docs/equations.md and the pointwise C++ are printed from cells.py; a test keeps them fresh
 equations: setup
-	$(BIN)/python -m multint.scan.generate docs/equations.md
+	$(BIN)/python -m multint.scan.generate
 
 # what the training loop costs beyond the bare update, into results/bench/
 bench-loop: setup
 	$(BIN)/python benchmarks/loop.py
+
+# the layers beside torch.nn on this CPU, each line with its limit, into results/bench/
+bench-cpu: setup
+	$(BIN)/python benchmarks/cpu.py
+
+# compile the CPU kernel for this machine now rather than at its first use
+kernels: setup
+	$(BIN)/python -c 'from multint.scan import build; print(build.library())'
+
+# a wheel with the kernel for every CPU of this kind of machine, against the torch in .venv; then loaded from where it installs to
+wheel: setup
+	rm -rf build dist/multint-*-linux_*.whl
+	MULTINT_WHEEL=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check dist/multint-*-linux_*.whl
+	PYTHONPATH=build/check $(BIN)/python -c 'import torch; from multint.scan import build; assert build.SHIPPED.exists(), build.SHIPPED; torch.ops.load_library(build.library())'
+	rm -rf build
 
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

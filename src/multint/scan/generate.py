@@ -1,10 +1,9 @@
 """What do the equations say, for readers and for kernels?
 
-Runs integration.py and cells.py on symbols that print as LaTeX and writes docs/equations.md:
-``python -m multint.scan.generate docs/equations.md``. A test compares the page with the code.
+Runs integration.py and cells.py on symbols that print as LaTeX, and what derive.py makes of them as C++:
+``python -m multint.scan.generate`` writes docs/equations.md and scan/csrc/cells.h. A test compares both with the code.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 from multint import integration
 from multint.cells import CELLS, Cell, State
+from multint.scan import derive
+from multint.scan.derive import Derived, Piece, Term
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,122 @@ def page() -> str:
     return "\n".join(out)
 
 
+# ---- C++ ----
+
+CPP = {"+": "{} + {}", "*": "{} * {}", "one minus": "1 - {}", "minus": "-{}"}
+
+
+def cpp_spell(term: Term, args: list[str]) -> str:
+    if term.op == "number":
+        return f"V{{}} + {term.number:g}"
+    if term.op in ("phi", "slope"):
+        return f"Phi::{term.op}({args[0]})"
+    return CPP[term.op].format(*args) if term.op in CPP else f"{term.op}({args[0]})"
+
+
+def cpp_place(cell: Cell) -> Callable[[str], str]:
+    """Where a kernel keeps a named value: ``uz_f`` is x.uz[1], its gradient d.uz[1]."""
+
+    def place(name: str) -> str:
+        if name in ("h_new", "c_new"):
+            return f"out.{name[0]}"
+        if name in ("d_h_new", "d_c_new"):
+            return f"seed.{name[2]}"
+        if name in ("operand", "d_operand"):
+            return {"operand": "out", "d_operand": "seed"}[name]
+        base, holder = (name[2:], "d") if name.startswith("d_") else (name, "x")
+        part, _, gate = base.partition("_")
+        return f"{holder}.{part}[{cell.gates.index(gate)}]" if gate in cell.gates else f"{holder}.{base}"
+
+    return place
+
+
+def cpp_function(cell: Cell, head: str, piece: Piece, also: tuple[str, ...] = ()) -> list[str]:
+    """A function body; ``also`` are gradients that stay zero and must still be written."""
+    place = cpp_place(cell)
+    body, ends = [], {place(name) for name in piece.outputs}
+    for name, expression in derive.statements(piece, cpp_spell, place):
+        body.append(f"    {name} = {expression};" if name in ends else f"    const V {name} = {expression};")
+    body += [f"    {place(name)} = V{{}};" for name in also if name not in piece.outputs]
+    return [f"  template <class Phi, class V> INLINE void {head} {{", *body, "  }"]
+
+
+def cpp_cell(d: Derived) -> list[str]:
+    cell = d.cell
+
+    def mask(piece: Piece | None) -> int:
+        return 0 if piece is None else sum(1 << k for k, gate in enumerate(cell.gates) if f"d_uz_{gate}" in piece.outputs)
+
+    def yes(flag: bool) -> str:
+        return "true" if flag else "false"
+
+    pieces = (d.step, d.operand) if d.operand else (d.step,)
+    out = [
+        f"struct {cell.name} {{  // {' '.join(cell.gates)}",
+        f"  static constexpr int gates = {len(cell.gates)}, shared = {cell.shared};  // all, and those of the first product",
+        f"  static constexpr bool carries_c = {yes('c' in cell.carries)};",
+        f"  static constexpr bool uses_h = {yes(any('h' in piece.used() for piece in pieces))};",
+        f"  static constexpr bool inner_bias = {yes('bias_hn' in d.step.used())};",
+        f"  static constexpr unsigned step_gates = {mask(d.step_back)}, operand_gates = {mask(d.operand_back)};",
+        *cpp_function(cell, "step(const Values<V>& x, Pair<V>& out)", d.step),
+        *cpp_function(
+            cell,
+            "step_back(const Values<V>& x, const Pair<V>& seed, Values<V>& d)",
+            d.step_back,
+            tuple(f"d_{part}" for part in cell.carries),
+        ),
+    ]
+    if d.operand and d.operand_back:
+        out += cpp_function(cell, "operand(const Values<V>& x, V& out)", d.operand)
+        out += cpp_function(cell, "operand_back(const Values<V>& x, const V& seed, Values<V>& d)", d.operand_back, ("d_h",))
+    return [*out, "};"]
+
+
+def cpp_block() -> list[str]:
+    """Eq. 4 for one gate: slope and shift, and their derivative."""
+    x, scale, shift = derive.affine()
+    inside = {name: f"p.{name}" for name in ("alpha", "beta1", "beta2", "b")}
+    places = {"wx": "wx", "scale": "scale", "shift": "shift", "d_scale": "d_scale", "d_shift": "d_shift", "d_wx": "d_wx"}
+    places |= inside | {f"d_{name}": f"d.{name}" for name in inside}
+    seeds = {name: derive.value(name) for name in ("d_scale", "d_shift")}
+    found = derive.pull_back([(scale, seeds["d_scale"]), (shift, seeds["d_shift"])], list(x.values()))
+    back = Piece(x | seeds, {f"d_{name}": g for name, g in zip(x, found, strict=True)})
+    out = ["template <class V> INLINE void block(const V& wx, const Block<V>& p, V& scale, V& shift) {"]
+    for name, expression in derive.statements(Piece(x, {"scale": scale, "shift": shift}), cpp_spell, places.__getitem__):
+        out.append(f"  {'' if name in places.values() else 'const V '}{name} = {expression};")
+    out += [
+        "}",
+        "// adds to the gradients of the vectors, which every step and row share",
+        "template <class V> INLINE void block_back(",
+        "    const V& wx, const Block<V>& p, const V& d_scale, const V& d_shift, V& d_wx, Block<V>& d) {",
+    ]
+    for name, expression in derive.statements(back, cpp_spell, places.__getitem__):
+        sign = "+=" if name.startswith("d.") else "="
+        out.append(f"  {'' if name in places.values() else 'const V '}{name} {sign} {expression};")
+    return [*out, "}"]
+
+
+def header() -> str:
+    """scan/csrc/cells.h."""
+    out = [
+        "// Generated by `make equations` from cells.py and integration.py; a test compares it with them. Do not edit.",
+        "#pragma once",
+        '#include "lanes.h"',
+        "",
+        "// what one unit of one row sees at a step: per gate, Eq. 4 as scale * uz + shift; and the state before it",
+        "template <class V> struct Values { V scale[4], shift[4], uz[4], h, c, bias_hn; };",
+        "template <class V> struct Pair { V h, c; };",
+        "template <class V> struct Block { V alpha, beta1, beta2, b; };",
+        "",
+        *cpp_block(),
+        "",
+    ]
+    for cell in CELLS.values():
+        out += [*cpp_cell(derive.derive(cell)), ""]
+    return "\n".join(out)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m multint.scan.generate docs/equations.md")
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    here = Path(__file__).parent
+    (here / "csrc" / "cells.h").write_text(header(), encoding="utf-8")
+    (here.parents[2] / "docs" / "equations.md").write_text(page(), encoding="utf-8")
