@@ -6,7 +6,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import multint
+
 torch.set_num_threads(1)  # the suite runs in two processes
+multint.backends()  # compiles the CPU kernel, if at all, before a test points its cache elsewhere
 
 # the same examples every time, so that a failure belongs to the change at hand; HYPOTHESIS=explore draws new ones, and more
 calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -15,8 +15,10 @@ from multint.scan import BACKENDS, Problem, exported, operator, reference, scan
 T, N, H = 5, 3, 4
 
 
-def random_problem(cell, form="general", t=T, n=N, h=H, p=None, tokens=False, lengths=False, resets=False, hold=False, drop=False):
-    """A problem with everything in it random; every floating tensor asks for its gradient."""
+def random_problem(
+    cell, form="general", t=T, n=N, h=H, p=None, tokens=False, features=0, lengths=False, resets=False, hold=False, drop=False
+):
+    """A problem with everything in it random; every floating tensor asks for its gradient. With ``features`` x itself is given."""
 
     def r(*shape):
         return torch.randn(*shape, dtype=torch.float64).requires_grad_()
@@ -27,11 +29,12 @@ def random_problem(cell, form="general", t=T, n=N, h=H, p=None, tokens=False, le
     return Problem(
         cell,
         form,
-        r(6, rows) if tokens else r(t, n, rows),
+        r(6, rows) if tokens else r(rows, features) if features else r(t, n, rows),
         r(rows, out),
         Vectors(**{name: r(rows) for name in (*FORMS[form], "b")}),
         state,
         tokens=torch.randint(6, (t, n)) if tokens else None,
+        x=r(t, n, features) if features else None,
         bias_hn=r(h) if cell.name == "gru_after" else None,
         weight_hr=r(p, h) if p else None,
         lengths=torch.randint(1, t + 1, (n,)) if lengths else None,
@@ -63,7 +66,7 @@ ALL = {"lengths": True, "resets": True, "hold": True, "drop": True}
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [{}, ALL, {"tokens": True, "t": 1, "n": 1, "h": 1}])
+@pytest.mark.parametrize("options", [{}, ALL, {"tokens": True, "t": 1, "n": 1, "h": 1}, {"features": 3}])
 def test_operator_agrees_with_reference(cell, form, options):
     assert_same_outputs_and_gradients(operator.run, random_problem(cell, form, **options))
 
@@ -74,16 +77,18 @@ def test_operator_agrees_with_reference_on_a_projected_lstm():
 
 @pytest.mark.traced
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_exported_loop_agrees_with_reference(cell):
-    problem = random_problem(cell, tokens=True, lengths=True, resets=True)
+@pytest.mark.parametrize("source", [{}, {"tokens": True}, {"features": 3}], ids=["flow", "tokens", "features"])
+def test_the_exported_loop_agrees_with_reference(cell, source):
+    problem = random_problem(cell, lengths=True, resets=True, **source)
     for ours, judge in zip(values(exported.run(problem)), values(reference.run(problem)), strict=True):
         assert_close(ours, judge, rtol=1e-12, atol=1e-12)
         assert not ours.requires_grad, "torch's loop operator is never differentiated"
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_flatten_and_rebuild_are_inverse(cell):
-    problem = random_problem(cell, tokens=True, **ALL)
+@pytest.mark.parametrize("source", [{"tokens": True}, {"features": 3}], ids=["tokens", "features"])
+def test_flatten_and_rebuild_are_inverse(cell, source):
+    problem = random_problem(cell, **source, **ALL)
     tensors = operator.flatten(problem)
     again = operator.rebuild(list(tensors.values()), " ".join(tensors), cell, problem.form, problem.phi)
     for name, tensor in operator.flatten(again).items():
@@ -96,8 +101,10 @@ def test_an_explicit_backend_raises_its_reason_instead_of_falling_back():
         scan(problem, "operator")
     with pytest.raises(ValueError, match="backend 'exported' cannot run this: only torch.export"):
         scan(problem, "exported")
-    with pytest.raises(ValueError, match="Unknown backend 'cudnn'. Select from 'auto', 'exported', 'operator', 'reference'"):
+    with pytest.raises(ValueError, match="Unknown backend 'cudnn'. Select from 'auto', 'exported', 'cpu', 'operator', 'reference'"):
         scan(problem, "cudnn")
+    with pytest.raises(ValueError, match="backend 'cpu' cannot run this: zoneout is not in the compiled loop"):
+        scan(random_problem("rnn", hold=True), "cpu")
     assert_close(scan(problem).outputs, scan(problem, "reference").outputs)
 
 

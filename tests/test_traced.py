@@ -26,12 +26,16 @@ def _fresh_compiler():
 
 @each_kind
 @pytest.mark.parametrize("builder", [make, make_cell], ids=["layer", "cell"])
-def test_compile_fullgraph_default_flags(kind, builder):
+@pytest.mark.parametrize("backend", ["auto", "operator"])
+def test_compile_fullgraph_default_flags(kind, builder, backend):
     module = builder(kind, 3, 4, dtype=torch.float64, **({"num_layers": 2, "bidirectional": True} if builder is make else {}))
     x = torch.randn(*((5, 2, 3) if builder is make else (2, 3)), dtype=torch.float64, requires_grad=True)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     for hx in (None, hidden(module, 2)):
-        result, expected = compiled(x, hx), module(x, hx)
+        module.backend = backend
+        result = compiled(x, hx)
+        module.backend = "reference"
+        expected = module(x, hx)
         assert_same(result, expected, rtol=1e-12, atol=1e-12)
         assert_same(
             list(gradients(module, result, x).values()), list(gradients(module, expected, x).values()), rtol=1e-12, atol=1e-12
@@ -59,8 +63,9 @@ def test_the_last_state_survives_the_compiled_backward():
 
 
 @each_kind
-def test_compile_no_recompile_over_time(kind):
-    module, counter = make(kind, 3, 4), CompileCounter()
+@pytest.mark.parametrize("backend", ["auto", "operator"])
+def test_compile_no_recompile_over_time(kind, backend):
+    module, counter = make(kind, 3, 4, backend=backend), CompileCounter()
     compiled = torch.compile(module, fullgraph=True, backend=counter)
     for t in (5, 6, 7, 11, 30):
         assert compiled(torch.randn(t, 2, 3))[0].shape[0] == t

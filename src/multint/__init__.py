@@ -5,6 +5,7 @@ from multint.convert import convert
 from multint.integration import MultiplicativeIntegration, integrate, pairwise
 from multint.layers import MIGRU, MILSTM, MIRNN, MIGRUCell, MILSTMCell, MIRNNCell
 from multint.regularize import Norm, weight_noise
+from multint.scan import backends
 from multint.start import PRESETS, Start
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __all__ = [
     "MultiplicativeIntegration",
     "Norm",
     "Start",
+    "backends",
     "convert",
     "integrate",
     "pairwise",

@@ -97,16 +97,16 @@ def combine(form: str, wx: Float[Tensor, "*batch d"], uz: Float[Tensor, "*batch 
 
 def as_general(form: str, v: Vectors, d: int, like: Tensor) -> Vectors:
     """The vectors that make Eq. 4 compute ``form``, so that one kernel serves all four; ``like`` gives dtype and device."""
+    if form == "general":
+        return v if v.b is not None else v._replace(b=like.new_zeros(d))
     zero, one = like.new_zeros(d), like.new_ones(d)
     b = zero if v.b is None else v.b
     if form == "additive":
         return Vectors(zero, one, one, b)
     if form == "simple":
         return Vectors(one, zero, zero, b)
-    if form == "gated":
-        assert v.beta1 is not None and v.beta2 is not None
-        return Vectors(one, v.beta1, v.beta2, b + v.beta1 * v.beta2)
-    return v._replace(b=b)
+    assert v.beta1 is not None and v.beta2 is not None
+    return Vectors(one, v.beta1, v.beta2, b + v.beta1 * v.beta2)
 
 
 def pairwise(

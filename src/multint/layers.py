@@ -124,16 +124,16 @@ class _Block(nn.Module):
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
             weight_hr = None if weight_hr is None else weight_hr.to(narrow)
         tokens = x.long() if x.dtype in INTEGERS else None
-        wx = weight_ih.t() if tokens is not None else F.linear(x.to(weight_ih.dtype), weight_ih)
         return Problem(
             self._cell,
             self.integration,
-            wx,
+            weight_ih if tokens is None else weight_ih.t(),
             weight_hh,
             Vectors(*(getattr(self, name + suffix, None) for name in ("alpha", "beta1", "beta2", "bias"))),
             state,
             self.nonlinearity,
             tokens=tokens,
+            x=x.to(weight_ih.dtype) if tokens is None else None,
             bias_hn=getattr(self, "bias_hn" + suffix, None),
             weight_hr=weight_hr,
             training=self.training,

@@ -6,12 +6,21 @@ answers None; an explicit choice raises its reason. Nothing falls back in silenc
 
 from types import ModuleType
 
-from multint.scan import exported, operator, reference
+from multint.scan import cpu, exported, operator, reference
 from multint.scan.contract import PHI, Norms, Problem, Result, StepNorm
 
-BACKENDS: dict[str, ModuleType] = {"exported": exported, "operator": operator, "reference": reference}
+BACKENDS: dict[str, ModuleType] = {"exported": exported, "cpu": cpu, "operator": operator, "reference": reference}
 
-__all__ = ["BACKENDS", "PHI", "Norms", "Problem", "Result", "StepNorm", "check_backend", "scan"]
+__all__ = ["BACKENDS", "PHI", "Norms", "Problem", "Result", "StepNorm", "backends", "check_backend", "scan"]
+
+
+def backends() -> dict[str, str | None]:
+    """Every backend by name, with the reason why this machine cannot run it, or None if it can.
+
+    >>> backends()["reference"] is None
+    True
+    """
+    return {name: module.missing() if hasattr(module, "missing") else None for name, module in BACKENDS.items()}
 
 
 def check_backend(name: str) -> str:

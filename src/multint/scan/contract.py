@@ -1,7 +1,7 @@
 """What does every backend receive and return?
 
 Time always runs forward here: a layer that reads backwards flips its input first, within each row's length. Arithmetic is done in
-the dtype of ``state``; ``wx`` and ``u`` may be stored narrower (autocast), as a fused backend stores them anyway.
+the dtype of ``state`` or a wider one; ``wx`` and ``u`` may be stored narrower (autocast).
 """
 
 from dataclasses import dataclass
@@ -41,12 +41,14 @@ class Problem:
 
     cell: Cell
     form: str  # a name of integration.FORMS
-    wx: Float[Tensor, "t n gh"] | Float[Tensor, "v gh"]  # W x of every step, or with tokens the table W^T they index
+    # W x of every step; with tokens the table W^T they index; with x the matrix W, so that a backend may form W x piece by piece
+    wx: Float[Tensor, "t n gh"] | Float[Tensor, "_ _"]
     u: Float[Tensor, "gh p"]
     vectors: Vectors  # each of size gh
     state: State  # before the first step: h (n, p), c (n, h)
     phi: str = "tanh"  # the RNN's nonlinearity, one of PHI
     tokens: Integer[Tensor, "t n"] | None = None
+    x: Float[Tensor, "t n i"] | None = None
     bias_hn: Float[Tensor, " h"] | None = None  # added to U h inside the reset of gru_after
     weight_hr: Float[Tensor, "p h"] | None = None  # projects h
     lengths: Integer[Tensor, " n"] | None = None  # steps of each row; later ones leave its state alone
@@ -59,10 +61,13 @@ class Problem:
 
     @property
     def steps(self) -> int:
-        return (self.wx if self.tokens is None else self.tokens).shape[0]
+        given = self.wx if self.x is None else self.x
+        return (given if self.tokens is None else self.tokens).shape[0]
 
     def flow(self) -> Float[Tensor, "t n gh"]:
         """W x for every step; with tokens a row gather, since x is one-hot."""
+        if self.x is not None:
+            return F.linear(self.x, self.wx)
         return self.wx if self.tokens is None else F.embedding(self.tokens, self.wx)
 
 

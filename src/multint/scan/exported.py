@@ -43,6 +43,7 @@ def run(problem: Problem) -> Result:
             problem,
             wx=wx_t.unsqueeze(0),
             tokens=None,
+            x=None,
             state=State(*carry),
             resets=None if problem.resets is None else reset.unsqueeze(0),
             lengths=None if problem.lengths is None else (now < problem.lengths).long(),  # 1 or 0 steps of this one

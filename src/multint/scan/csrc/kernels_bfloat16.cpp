@@ -1,0 +1,3 @@
+#include "kernels_of.h"
+
+MULTINT_KERNELS(bfloat16, bfloat16)
