@@ -5,37 +5,19 @@ batches, after checking that both end with the same weights: ``python benchmarks
 """
 
 import argparse
-import csv
-import statistics
 import tempfile
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
+import common
 import torch
 from torch.nn import functional as F
 
 from multint.paper import engine
 from multint.paper.charlm import task
 from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES
-from multint.paper.runs import Run, environment
-
-COLUMNS = [
-    "date",
-    "commit",
-    "device",
-    "torch",
-    "benchmark",
-    "shape",
-    "dtype",
-    "baseline",
-    "ours",
-    "ratio",
-    "low",
-    "high",
-    "repeats",
-]
+from multint.paper.runs import Run
 
 
 class Bare:
@@ -101,25 +83,8 @@ def measure(name, recipe, repeats, count, data, device):
         for a, b in zip(bare.model.parameters(), looped.fit.module.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         pairs = [(seconds(bare, count, fabric.device), seconds(looped, count, fabric.device)) for _ in range(repeats)]
-    ratios = sorted(ours / base for base, ours in pairs)
-    base, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    where = environment()
     shape = f"{recipe.cell} {recipe.integration} T={recipe.length} B={recipe.batch} H={recipe.hidden} V={len(job.corpus.symbols)}"
-    return {
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "commit": where["commit"] + ("+" if where["dirty"] else ""),
-        "device": where["device"],
-        "torch": where["torch"],
-        "benchmark": "training loop / bare update",
-        "shape": shape,
-        "dtype": "float32",
-        "baseline": f"{base * 1e3:.3f} ms",
-        "ours": f"{ours * 1e3:.3f} ms",
-        "ratio": f"{statistics.median(ratios):.3f}",
-        "low": f"{ratios[len(ratios) // 10]:.3f}",
-        "high": f"{ratios[-1 - len(ratios) // 10]:.3f}",
-        "repeats": f"{repeats}x{count} updates",
-    }
+    return common.row("training loop / bare update", shape, "float32", pairs, f"{repeats}x{count} updates")
 
 
 def main():
@@ -134,15 +99,7 @@ def main():
         measure("small", replace(DEMO_MILSTM, hidden=64, length=20, batch=16), given.repeats, 60, given.data, given.device),
         measure("large", replace(RECIPES["charlm/demo-lstm"], hidden=256), given.repeats, 10, given.data, given.device),
     ]
-    name = "cpu-2core" if given.device == "cpu" else torch.cuda.get_device_name().replace(" ", "-").lower()
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{name}.csv"
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+    common.keep(rows, given.out, given.device)
     for row in rows:
         print(f"{row['shape']}: {row['baseline']} bare, {row['ours']} looped, ratio {row['ratio']} ({row['low']} to {row['high']})")
 
