@@ -320,7 +320,7 @@ def test_an_empty_product_is_zero():
 
 
 @pytest.mark.skipif(
-    torch.__version__ < "2.13", reason="before torch 2.13 an error in an operator on the stable ABI ends the process"
+    torch.__version__ < "2.13", reason="before torch 2.13 an error on the stable ABI ends the process"
 )
 def test_products_that_do_not_fit_are_named():
     with pytest.raises(RuntimeError, match="the inner sizes of a product differ: 3 and 4"):
