@@ -319,9 +319,7 @@ def test_an_empty_product_is_zero():
         assert_same(torch.ops.multint.cpu_multiply(torch.ones(m, k), torch.ones(k, n), False, False), torch.zeros(m, n))
 
 
-@pytest.mark.skipif(
-    torch.__version__ < "2.13", reason="before torch 2.13 an error on the stable ABI ends the process"
-)
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="before torch 2.13 an error on the stable ABI ends the process")
 def test_products_that_do_not_fit_are_named():
     with pytest.raises(RuntimeError, match="the inner sizes of a product differ: 3 and 4"):
         torch.ops.multint.cpu_multiply(torch.ones(2, 3), torch.ones(4, 5), False, False)
