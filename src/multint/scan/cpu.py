@@ -14,7 +14,7 @@ from torch import Tensor
 
 from multint.cells import CELLS, Cell, State
 from multint.integration import Vectors, as_general
-from multint.scan import build, reference
+from multint.scan import build, operator, reference
 from multint.scan.contract import PHI, Problem, Result
 from multint.shapes import Float
 
@@ -79,9 +79,7 @@ def why_not(problem: Problem) -> str | None:
 def _seen_through() -> str | None:
     if torch.compiler._is_exporting_flag:
         return "an exported program must run where multint is not installed"
-    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
-        return "torch.func and forward-mode AD see through torch operations, not through an operator of ours"
-    return None
+    return operator.transformed()
 
 
 def run(problem: Problem) -> Result:
@@ -120,12 +118,12 @@ def _as(x: Any, dtype: torch.dtype) -> Any:
     return x if x is None or x.dtype == dtype else x.to(dtype)
 
 
-def _call(operator: Any, differentiable: bool, *args: Any) -> Any:
+def _call(kernel: Any, differentiable: bool, *args: Any) -> Any:
     """Without a gradient to record, an eager call saves the detour through Python that records it."""
     if differentiable or torch.compiler.is_compiling():
-        return operator(*args)
+        return kernel(*args)
     with torch._C._AutoDispatchBelowAutograd():
-        return operator(*args)
+        return kernel(*args)
 
 
 def _few_tokens(p: Problem) -> bool:

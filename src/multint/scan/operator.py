@@ -21,10 +21,18 @@ from multint.scan.contract import Problem, Result
 def why_not(problem: Problem) -> str | None:
     if not torch.compiler.is_compiling():
         return "only torch.compile and torch.export need an operator; eager calls run the loop itself"
-    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
-        return "torch.func and forward-mode AD see through torch operations, not through an operator of ours"
+    transform = transformed()
+    if transform is not None:
+        return transform
     if problem.norm is not None:
         return "per-step normalisation is Python that an operator cannot hold; use backend='reference', which unrolls the loop"
+    return None
+
+
+def transformed() -> str | None:
+    """Why an operator of ours would be in the way just now."""
+    if torch._C._functorch.maybe_current_level() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "torch.func and forward-mode AD see through torch operations, not through an operator of ours"
     return None
 
 

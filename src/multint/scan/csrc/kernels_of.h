@@ -37,12 +37,12 @@ template <class F> void together(const Threads& threads, int size, const F& run)
 }
 
 template <class Cell, class Phi, class S, bool TOKENS> void run(const multint::Forward& f, const Threads& threads) {
-  const int size = Loop<Cell, Phi, S, TOKENS>(f.scan).team(threads);
+  const int size = Loop<Cell, Phi, S, TOKENS>::team(f.scan, threads);
   ForwardLoop<Cell, Phi, S, TOKENS> loop(f, size);
   together(threads, size, [&](const Share& share) { loop.run(share); });
 }
 template <class Cell, class Phi, class S, bool TOKENS> void run(const multint::Backward& f, const Threads& threads) {
-  const int size = Loop<Cell, Phi, S, TOKENS>(f.scan).team(threads);
+  const int size = Loop<Cell, Phi, S, TOKENS>::team(f.scan, threads);
   BackwardLoop<Cell, Phi, S, TOKENS> loop(f, size);
   together(threads, size, [&](const Share& share) { loop.run(share); });
 }

@@ -1,9 +1,9 @@
 // How is a cell carried along a sequence on a CPU?
 //
 // Every worker owns some units, of all gates and for all steps: it forms their part of U h from packed panels and turns it into the
-// new state while it is in the cache. The workers meet once for every product of a step. The backward pass has W x and U z only: it
-// first replays the states, elementwise and without products, then walks back. Gradients of the vectors are summed by the owner of
-// the unit, so results do not depend on the number of workers.
+// new state while it is in the cache. The workers meet once for every product of a step. The backward pass has W x, U z
+// and a state before every span of steps: it replays a span's states, elementwise and without products, then walks back through it.
+// Gradients of the vectors are summed by the owner of the unit, so results do not depend on the number of workers.
 #pragma once
 #include "cells.h"
 #include "product.h"
@@ -34,9 +34,10 @@ template <class Cell, class Phi, class S, bool TOKENS> class Loop {
       for (int64_t q = 0; q < t && q < lengths[b]; q++) alive_rows[q] = b + 1;
   }
 
-  int team(const multint::Threads& threads) const {
+  static int team(const multint::Scan& s, const multint::Threads& threads) {
     // below this a step is over before the workers have met
-    if (double(n) * double(G) * double(h) < 2e5) return 1;
+    if (double(s.n) * double(GATES * s.h) * double(s.h) < 2e5) return 1;
+    const int64_t vectors = (s.h + L - 1) / L;
     return int(vectors < threads.most ? vectors : threads.most);
   }
 
@@ -163,7 +164,6 @@ template <class Cell, class Phi, class S, bool TOKENS> class ForwardLoop : Loop<
     advise(outputs, t * n * h * int64_t(sizeof(S)));
     if (uz != nullptr) advise(uz, t * n * G * int64_t(sizeof(S)));
   }
-  using Base::team;
 
   void run(const Share& share) {
     const int size = share.team.size;
@@ -373,7 +373,8 @@ template <class Cell, class Phi, class S, bool TOKENS> class BackwardLoop : Loop
         d_bias_hn(static_cast<A*>(f.d_bias_hn)), d_h(static_cast<A*>(f.d_h0)), d_c(static_cast<A*>(f.d_c0)),
         d_restart_h(static_cast<A*>(f.d_restart_h)), d_restart_c(static_cast<A*>(f.d_restart_c)),
         packed(Base::vectors * L * (padded<S>(SHARED * h) + (TWICE ? padded<S>((GATES - SHARED) * h) : 0))),
-        d_scale(TOKENS ? Base::symbols * G : 0), d_shift(TOKENS ? Base::symbols * G : 0), d_uz((span > 1 ? span : 2) * n * G), source(span * n * h), operand(TWICE ? span * n * h : 0),
+        d_scale(TOKENS ? Base::symbols * G : 0), d_shift(TOKENS ? Base::symbols * G : 0), d_uz((span > 1 ? span : 2) * n * G),
+        source(span * n * h), operand(TWICE ? span * n * h : 0),
         carried(Cell::carries_c ? span * n * h : 0), exact(Cell::uses_h && sizeof(S) != sizeof(A) ? n * h : 0),
         by_source({SHARED * h, h, t * n, true, nullptr, G, nullptr, h, 1, static_cast<S*>(f.d_u), h}, size, block()),
         by_operand({(GATES - SHARED) * h, h, t * n, true, nullptr, G, nullptr, h, 1, static_cast<S*>(f.d_u) + SHARED * h * h, h}, size,
