@@ -1,6 +1,5 @@
 """The compiled CPU loop against the reference: outputs and every gradient, whatever the shape, threads or instruction set."""
 
-import copy
 import os
 import re
 import shutil
@@ -17,19 +16,37 @@ import torch.utils.checkpoint
 from helpers import KINDS, assert_same, hidden, make, make_cell, mapped, scalar, tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from problems import (
+    BF16,
+    F32,
+    F64,
+    PHIS,
+    Recorder,
+    all_gradients,
+    assert_agrees,
+    assert_near,
+    assert_same_results_and_gradients,
+    bits,
+    drawn_problems,
+    equal,
+    judged,
+    leaves,
+    pair,
+    random_problem,
+    rounded_weights,
+    values,
+    widened,
+)
 from torch._subclasses import FakeTensorMode
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
 import multint
 from multint.cells import CELLS, State
-from multint.integration import FORMS, Vectors
-from multint.scan import BACKENDS, PHI, Problem, build, cpu, operator, reference, scan
+from multint.integration import FORMS
+from multint.scan import BACKENDS, PHI, build, cpu, operator, reference, scan
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_cell = pytest.mark.parametrize("cell", CELLS)
-F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
@@ -37,94 +54,6 @@ def _compiled():
     reason = multint.backends()["cpu"]
     if reason is not None:
         pytest.skip(reason)
-
-
-# ---- problems ----
-
-
-def random_problem(
-    cell, form="general", phi="tanh", t=5, n=3, h=4, symbols=0, features=0, lengths=False, restart=0, dtype=F64, state=None, seed=0
-):
-    """A problem with everything in it random; every floating tensor asks for its gradient.
-
-    Its input is W x, or with ``symbols`` tokens, or with ``features`` x itself; ``restart`` are rows of that, 0 for no resets;
-    ``state`` is the dtype of what is not stored narrow under autocast.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def r(*shape, dtype=dtype, scale=1.0):
-        return (torch.randn(*shape, generator=generator, dtype=F64) * scale).to(dtype).requires_grad_()
-
-    def parts(rows):
-        return State(r(rows, h, dtype=state or dtype), r(rows, h, dtype=state or dtype) if "c" in cell.carries else None)
-
-    cell = CELLS[cell]
-    rows = len(cell.gates) * h
-    return Problem(
-        cell,
-        form,
-        r(symbols, rows) if symbols else r(rows, features, scale=features**-0.5) if features else r(t, n, rows),
-        r(rows, h, scale=0.5 / h**0.5),  # or the recurrence is chaotic, and the last digit decides
-        Vectors(**{name: r(rows, dtype=state or dtype) for name in (*FORMS[form], "b")}),
-        parts(n),
-        phi,
-        tokens=torch.randint(symbols, (t, n), generator=generator) if symbols else None,
-        x=r(t, n, features) if features else None,
-        bias_hn=r(h, dtype=state or dtype) if cell.name == "gru_after" else None,
-        lengths=torch.randint(t + 1, (n,), generator=generator) if lengths else None,
-        resets=torch.rand(t, n, generator=generator) < 0.4 if restart else None,
-        restart=parts(restart) if restart else None,
-    )
-
-
-def values(result):
-    return [result.outputs, *(part for part in result.state if part is not None)]
-
-
-def leaves(problem):
-    return {name: x for name, x in operator.flatten(problem).items() if x.requires_grad}
-
-
-def widened(problem):
-    """The same problem in float64: the judge of narrower ones."""
-    found = operator.flatten(problem)
-    wide = [x.detach().to(F64).requires_grad_() if x.is_floating_point() else x for x in found.values()]
-    return operator.rebuild(wide, " ".join(found), problem.cell.name, problem.form, problem.phi)
-
-
-def assert_near(ours, judge, tolerance, what, least=0.0):
-    """Equal to within a share of the judge's norm, or of ``least`` if that is more."""
-    away, size = (ours.to(F64) - judge).norm().item(), max(judge.norm().item(), least)
-    assert ours.shape == judge.shape, what
-    assert away <= tolerance * size, f"{what} is off by {away / (size or 1):.1e} of its norm, {tolerance:.0e} is allowed"
-
-
-def pulled(results, problem, costs):
-    """Gradients of every leaf."""
-    costs = [cost.to(y.dtype) for cost, y in zip(costs, results, strict=True)]
-    return torch.autograd.grad(results, list(leaves(problem).values()), costs, allow_unused=True, materialize_grads=True)
-
-
-def assert_agrees(problem, tolerance, differentiate=True):
-    """Outputs and every gradient are the reference's in float64."""
-    wide, share = widened(problem), {F64: 0.0, F32: 0.1, BF16: 0.5}[problem.u.dtype]
-    ours, judge = values(scan(problem, "cpu")), values(reference.run(wide))
-    with torch.no_grad():
-        without = values(scan(problem, "cpu"))
-    for what, a, alone, b in zip(("outputs", "last h", "last c")[: len(judge)], ours, without, judge, strict=True):
-        least = share * b.numel() ** 0.5  # narrow values near zero have few digits
-        assert_near(a, b, tolerance, what, least)
-        assert_near(alone, b, tolerance, f"{what} without a gradient", least)
-    if not differentiate:
-        return
-    generator = torch.Generator().manual_seed(1)
-    costs = [torch.randn(y.shape, generator=generator).to(y.dtype) for y in ours]
-    found, expected = pulled(ours, problem, costs), pulled(judge, wide, costs)
-    # sums that cancel keep the roundings of their terms, and slopes of saturated units those of 1 - y^2
-    least = share * max(x.norm().item() for x in (*costs, *expected))
-    for (name, x), a, b in zip(leaves(problem).items(), found, expected, strict=True):
-        assert a.dtype == x.dtype
-        assert_near(a, b, tolerance, f"gradient of {name}", least)
 
 
 @contextmanager
@@ -137,35 +66,16 @@ def spans(problem, steps):
         yield
 
 
-SMALL = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(1, 70))
-MANY_ROWS = st.tuples(st.integers(1, 3), st.sampled_from([95, 96, 97, 130, 193, 201, 230]), st.integers(1, 40))
-OPTIONS = {
-    "form": st.sampled_from(sorted(FORMS)),
-    "source": st.sampled_from([{}, {}, {"symbols": 1}, {"symbols": 7}, {"features": 1}, {"features": 7}, {"features": 40}]),
-    "lengths": st.booleans(),
-    "resets": st.sampled_from(["none", "from one row", "from n rows"]),
-    "span": st.sampled_from([None, None, 1, 2, 5]),
-    "seed": st.integers(0, 1000),
-}
-PHIS = {cell: PHI if cell == "rnn" else ("tanh",) for cell in CELLS}
-
-
 @st.composite
-def drawn_problems(draw, phis=PHI):
-    """(cell, a function that makes the problem, its span): made in the test, where the shape checker may draw from `random`."""
-    cell = draw(st.sampled_from([*CELLS]))
-    t, n, h = draw(st.one_of(SMALL, SMALL, SMALL, MANY_ROWS))
-    chosen = {name: draw(option) for name, option in OPTIONS.items()}
-    span, source = chosen.pop("span"), chosen.pop("source")
-    chosen["restart"] = {"none": 0, "from one row": 1, "from n rows": n}[chosen.pop("resets")]
-    chosen["phi"] = draw(st.sampled_from(phis)) if cell == "rnn" else "tanh"
-    return {"cell": cell, "t": t, "n": n, "h": h, **source, **chosen}, span
+def drawn_with_spans(draw, phis=PHI):
+    """(options of random_problem, a span)"""
+    return draw(drawn_problems(phis)), draw(st.sampled_from([None, None, 1, 2, 5]))
 
 
 # ---- agreement ----
 
 
-@given(drawn_problems())
+@given(drawn_with_spans())
 @settings(max_examples=4 * settings().max_examples)
 def test_float64_agrees_with_the_reference(drawn):
     options, span = drawn
@@ -174,7 +84,7 @@ def test_float64_agrees_with_the_reference(drawn):
         assert_agrees(problem, 1e-10)
 
 
-@given(drawn_problems())
+@given(drawn_with_spans())
 @settings(max_examples=4 * settings().max_examples)
 def test_float32_agrees_with_the_reference(drawn):
     options, span = drawn
@@ -276,7 +186,7 @@ def test_what_is_not_a_number_stays_in_its_row(cell, bad):
 # ---- bfloat16 ----
 
 
-@given(drawn_problems(phis=("tanh", "identity")))
+@given(drawn_with_spans(phis=("tanh", "identity")))
 @settings(max_examples=2 * settings().max_examples)
 @pytest.mark.parametrize("state", [BF16, F32], ids=["module", "autocast"])
 def test_bfloat16_agrees_with_the_reference_in_float64(state, drawn):
@@ -337,31 +247,6 @@ def test_the_product_is_differentiated_twice(turns):
 
 
 # ---- layers ----
-
-
-def pair(kind, *args, builder=make, **kwargs):
-    """A layer of the compiled loop, and the same one of the reference."""
-    ours = builder(kind, *args, backend="cpu", **kwargs)
-    judge = copy.deepcopy(ours)
-    judge.backend = "reference"
-    return ours, judge
-
-
-def all_gradients(module, result, *inputs):
-    """Gradients of ``scalar(result)`` by name, for the inputs that ask for one and all parameters; zero for those not used."""
-    named = {f"input {k}": x for k, x in enumerate(tensors(inputs)) if x.requires_grad}
-    named |= {name.removeprefix("_orig_mod."): p for name, p in module.named_parameters()}  # as a compiled module calls its own
-    found = torch.autograd.grad(scalar(result), list(named.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(named, found, strict=True))
-
-
-def assert_same_results_and_gradients(ours, judge, *inputs, rtol=1e-10, atol=1e-12, **more):
-    found, expected = ours(*inputs, **more), judge(*inputs, **more)
-    assert_same(found, expected, rtol=rtol, atol=atol)
-    with torch.no_grad():
-        assert_same(ours(*inputs, **more), mapped(torch.detach, expected), rtol=rtol, atol=atol)
-    grads = [all_gradients(module, result, *inputs) for module, result in ((ours, found), (judge, expected))]
-    torch.testing.assert_close(*grads, rtol=rtol, atol=atol)
 
 
 def drawn(*shape, dtype=F64):
@@ -569,24 +454,6 @@ def test_checkpointing_gives_the_same_gradients(kind):
 # ---- narrow layers ----
 
 
-def judged(module, x, cost):
-    """Outputs and gradients in float64, from the values the narrow module starts with."""
-    judge = copy.deepcopy(module).double()
-    judge.backend = "reference"
-    output, state = judge(x.double() if x.is_floating_point() else x)
-    return output, tensors(state), torch.autograd.grad((output * cost.double()).sum(), list(judge.parameters()))
-
-
-def rounded_weights(module):
-    """What autocast makes of the weights is what they are already."""
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            if name.startswith("weight_hh"):
-                p.mul_(0.5)
-            p.copy_(p.to(BF16).to(p.dtype))
-    return module
-
-
 @each_kind
 @pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
 @pytest.mark.parametrize("mode", ["module", "autocast"])
@@ -773,6 +640,11 @@ def test_tokens_beyond_the_table_are_named_whichever_way_they_go_in(kind, bad):
     module(torch.tensor([[0, 3], [5, 2]]).repeat(1, 10))
 
 
+def without_gpu():
+    """What keeps the backends of every machine from running."""
+    return {name: reason for name, reason in multint.backends().items() if "gpu" not in name}
+
+
 @pytest.fixture
 def unavailable(monkeypatch):
     """A machine on which no kernel can be built."""
@@ -787,7 +659,7 @@ def unavailable(monkeypatch):
 @pytest.mark.usefixtures("unavailable")
 def test_without_a_kernel_its_reason_is_given_and_layers_run_the_reference(ran):
     reason = "no compiled kernel: no C++ compiler for the CPU kernel; install one"
-    assert multint.backends() == {"exported": None, "cpu": reason, "operator": None, "reference": None}
+    assert without_gpu() == {"exported": None, "cpu": reason, "operator": None, "reference": None}
     module, x = make("lstm", 48, 64, dtype=F64), drawn(20, 16, 48)
     output, _ = module(x)
     output.sum().backward()
@@ -798,7 +670,7 @@ def test_without_a_kernel_its_reason_is_given_and_layers_run_the_reference(ran):
 
 
 def test_backends_are_listed_with_what_keeps_them_from_running():
-    assert multint.backends() == dict.fromkeys(BACKENDS)
+    assert without_gpu() == {name: None for name in BACKENDS if name != "gpu"}
 
 
 def test_the_level_in_use_is_one_of_this_machines():
@@ -876,29 +748,6 @@ def test_opcheck_of_the_product(turns):
     torch.library.opcheck(torch.ops.multint.cpu_multiply.default, (drawn(3, 3), drawn(3, 3), *turns))
 
 
-class Recorder:
-    """A compiler that leaves the graphs as they are and writes down which operators of ours are in them."""
-
-    def __init__(self):
-        self.forward, self.backward, self.inference, self.graphs = set(), set(), set(), 0
-
-    def into(self, names):
-        def compile(graph, inputs):
-            self.graphs += 1
-            names.update(name for node in graph.graph.nodes if "multint" in (name := str(node.target)))
-            return make_boxed_func(graph.forward)
-
-        return compile
-
-    def __call__(self, graph, inputs):
-        backend = aot_autograd(
-            fw_compiler=self.into(self.forward),
-            bw_compiler=self.into(self.backward),
-            inference_compiler=self.into(self.inference),
-        )
-        return backend(graph, inputs)
-
-
 @pytest.mark.traced
 @each_kind
 def test_a_compiled_layer_is_the_compiled_loop_in_one_graph(kind):
@@ -956,7 +805,7 @@ def test_autocast_under_compile_equals_eager():
 
 def script(code, *args, seconds=100, **environment):
     """Run in a process of its own, where threads have not been set; what it prints."""
-    code = f"from test_cpu import *\n{code}"
+    code = f"from problems import *\nfrom test_cpu import *\n{code}"
     ran = subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
         cwd=Path(__file__).parent,
@@ -968,16 +817,6 @@ def script(code, *args, seconds=100, **environment):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
-
-
-def bits(problem):
-    """Outputs and gradients."""
-    found = values(scan(problem, "cpu"))
-    return [*found, *torch.autograd.grad([y.sin().sum() for y in found], list(leaves(problem).values()))]
-
-
-def equal(ours, judge):
-    return all(torch.equal(a, b) for a, b in zip(ours, judge, strict=True))
 
 
 def busy_problems():

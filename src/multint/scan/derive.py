@@ -132,6 +132,15 @@ class Piece:
         return {term.name for term in ordered(list(self.outputs.values())) if term.op == "input"}
 
 
+def block() -> tuple[Piece, Piece]:
+    """Eq. 4 of one gate: slope and shift, and from their gradients those of W x and the vectors."""
+    x, scale, shift = affine()
+    seeds = {name: value(name) for name in ("d_scale", "d_shift")}
+    found = pull_back([(scale, seeds["d_scale"]), (shift, seeds["d_shift"])], list(x.values()))
+    back = Piece(x | seeds, {f"d_{name}": g for name, g in zip(x, found, strict=True)})
+    return Piece(x, {"scale": scale, "shift": shift}), back
+
+
 @dataclass(frozen=True)
 class Derived:
     """One cell, taken apart at its matrix products."""
@@ -141,6 +150,7 @@ class Derived:
     step_back: Piece
     operand: Piece | None  # what goes into a second product: r * h in the paper's GRU
     operand_back: Piece | None
+    after: Mapping[str, Term]  # by gate, what its scale multiplies where that is not U z itself: r * (U h + b) after the reset
 
 
 def derive(cell: Cell) -> Derived:
@@ -149,11 +159,14 @@ def derive(cell: Cell) -> Derived:
     for gate in cell.gates:
         x |= {f"{part}_{gate}": value(f"{part}_{gate}") for part in ("scale", "shift", "uz")}
     second: list[Term] = []
+    scaled: dict[str, Term] = {}
 
     def pre(gate: str, source: Term, after: Term | None = None) -> Term:
         if source is not x["h"]:
             second.append(source)
-        uz = x[f"uz_{gate}"] if after is None else after * (x[f"uz_{gate}"] + x["bias_hn"])
+        uz = x[f"uz_{gate}"]
+        if after is not None:
+            uz = scaled[gate] = after * (uz + x["bias_hn"])
         total = x[f"scale_{gate}"] * uz + x[f"shift_{gate}"]
         return Term(total.op, total.args, name=f"a_{gate}")
 
@@ -165,6 +178,7 @@ def derive(cell: Cell) -> Derived:
         _back(x, state),
         Piece(x, {"operand": second[0]}) if second else None,
         _back(x, {"operand": second[0]}) if second else None,
+        scaled,
     )
 
 
