@@ -1,0 +1,1060 @@
+// How does a whole MI-LSTM sequence run as one kernel on a Hopper GPU (sm_90a)?
+//
+// U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
+// travels between thread blocks at a step. Two ways of travelling:
+//   GRID_*     through L2. A group of HP/16 blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
+//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks.
+// FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop.
+//
+// NVRTC compiles one kernel at a time: one of those names is defined, HP (units, padded to whole chunks of 64 with zeros, which
+// stay zero: U and the vectors are zero there) and, for GRID_*, COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
+//
+// Storage is bfloat16 and arithmetic float32. Arrays over steps have the four gates of a unit side by side, (t, n, HP, 4), so that
+// one thread reads and writes all it needs of a unit as 8 bytes; U and the vectors are read as the caller has them, (gate, unit).
+
+namespace mi {
+#include "cells.h"  // with device_lanes.h as its lanes.h
+}
+using mi::Block;
+using mi::Pair;
+using mi::Values;
+
+typedef unsigned short u16;  // the bits of a bfloat16
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define DEVICE static __device__ __forceinline__
+
+constexpr int THREADS = 256;  // two warpgroups: with a ninth warp a thread would have 168 registers, too few for U
+constexpr int CHUNK = 64;     // bfloat16 values in the 128 bytes that wgmma's swizzle permutes, so of k in one tile
+
+// ---------------------------------------------------------------------------------------------------------------- parameters
+
+// gpu_persistent.py fills these field by field in the same order
+struct Forward {
+  const u16* flow;       // W x: (steps * batch, HP, 4), or the table (symbols, HP, 4) with tokens
+  const i64* tokens;     // (steps, batch) or null
+  const u16* u;          // (4 * width, width)
+  const float* vectors;  // alpha, beta1, beta2, b: (4, 4 * width)
+  const float* h;        // (batch, width), as c
+  const float* c;
+  const i64* lengths;  // (batch) or null
+  u16* outputs;        // (steps, batch, width)
+  u16* uz;             // (steps, batch, HP, 4), or null where there will be no backward pass
+  float* cs;           // c before each step: (steps, batch, HP), or null
+  float* last_h;       // (batch, width), as last_c
+  float* last_c;
+  u16* exchange;  // GRID: two buffers of (groups, HP / 64, COLUMNS, 64)
+  u32* flags;     // GRID: (groups, HP / 64, 32), zero at the start; one flag to a cache line
+  int steps, batch, width;
+  int first, end;  // the rows of the batch this launch has
+};
+struct Backward {
+  const u16* flow;
+  const i64* tokens;
+  const u16* u;
+  const float* vectors;
+  const i64* lengths;
+  const u16* uz;
+  const float* cs;
+  const u16* d_outputs;   // (steps, batch, width)
+  const float* d_last_h;  // (batch, width) or null, as d_last_c
+  const float* d_last_c;
+  u16* d_uz;          // (steps, batch, HP, 4), as d_gates, the gradients of what the gates' nonlinearities take
+  u16* d_gates;
+  float* d_h;         // (batch, width): the part of h's gradient that did not come through U
+  float* d_c;         // (batch, width)
+  u16* exchange;      // GRID: two buffers of (groups, HP / 16, COLUMNS, 64)
+  u32* flags;         // GRID: (groups, HP / 16, 32), zero at the start
+  float* partial;     // GRID without QUADS: two buffers of (groups, HP / 16, 8, COLUMNS * 16)
+  u32* quad_flags;    // GRID without QUADS: (groups, HP / 16, 32), zero at the start
+  int steps, batch, width;
+  int first, end;
+};
+struct Finish {
+  const u16* flow;
+  const i64* tokens;
+  const float* vectors;
+  const u16* uz;
+  u16* d_gates;   // (rows, padded, 4); becomes the gradient of W x
+  float* sums;    // (gridDim.y, 4, 4 * padded): of this block's rows, the gradients of alpha, beta1, beta2, b
+  i64 rows;
+  int width, padded;
+};
+
+// --------------------------------------------------------------------------------------------------------------------- memory
+
+DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
+DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+DEVICE u32 packed(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+DEVICE u16 rounded(float x) { return u16(packed(x, 0.f)); }
+DEVICE uint2 packed(const float (&x)[4]) { return make_uint2(packed(x[0], x[1]), packed(x[2], x[3])); }
+DEVICE void unpack(uint2 four, float (&x)[4]) {
+  x[0] = low(four.x), x[1] = high(four.x), x[2] = low(four.y), x[3] = high(four.y);
+}
+
+// What no thread of this kernel writes. Volatile, so that a load stays where it was put: before a wait.
+DEVICE uint2 early8(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+DEVICE float early4(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
+DEVICE float early2(const u16* p) {
+  u16 v;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return __uint_as_float(u32(v) << 16);
+}
+DEVICE int early_index(const i64* p) {
+  i64 v;
+  asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(v) : "l"(p));
+  return int(v);
+}
+DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+// dynamic shared memory from a multiple of 1024 bytes on, as the swizzle wants its tiles
+DEVICE unsigned char* aligned(unsigned char* p) { return p + ((1024 - (shared_address(p) & 1023)) & 1023); }
+
+// ------------------------------------------------------------------------------------------------------------------- barriers
+
+DEVICE void mbarrier_init(u32 bar, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+DEVICE void mbarrier_init_visible() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// the one arrival of a phase, which then ends when so many bytes have come
+DEVICE void mbarrier_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+DEVICE void mbarrier_wait(u32 bar, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ENOUGH_%=;\nbra AGAIN_%=;\nENOUGH_%=:\n}" ::"r"(bar), "r"(parity) : "memory");
+}
+DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+DEVICE u32 of_peer(u32 address, u32 rank) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// Bulk copies and wgmma read memory by another path (the async proxy) than ordinary stores write it: a fence on every crossing.
+DEVICE void fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+DEVICE void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+DEVICE void raise_flag(u32* flag) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(flag) : "memory"); }
+DEVICE u32 flag_value(const u32* flag) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+  return v;
+}
+template <int COUNT> DEVICE void block_sync() { asm volatile("bar.sync 1, %0;" ::"n"(COUNT) : "memory"); }
+
+// ---------------------------------------------------------------------------------------------------------------- wgmma
+
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// A tile of the right operand in shared memory: column n of the batch has 64 values of k in 128 bytes, eight columns in 1024, and
+// the 16-byte pieces of a column are permuted by its number (the 128-byte swizzle). A step of 16 in k is 32 bytes further on.
+DEVICE u64 tile_descriptor(u32 address) { return u64((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+constexpr int K_BYTES = 32;
+// where 8 values k = 8 piece, ... of column n stand in their tile, in bytes
+DEVICE int in_tile(int n, int piece) { return n * 128 + ((piece ^ (n & 7)) << 4); }
+
+// zeros to add to, there before the fence that makes them wgmma's: nothing may move them past it
+template <int COUNT> DEVICE void clear(float (&d)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    d[i] = 0.f;
+    asm volatile("" : "+f"(d[i])::"memory");
+  }
+}
+
+#define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define ADDING "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"
+#define LEFT_AND_RIGHT "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+// d += a b for 64 rows, 16 of k and twice as many columns as d has values. A warp has 16 rows; with q = lane / 4 and l = lane % 4
+// a thread has in a: (q, k = 2l, 2l + 1), (q + 8, the same), (q, 2l + 8, 2l + 9), (q + 8, the same); in d[4j ...]: (q, n = 8j +
+// 2l), (q, n + 1), (q + 8, n), (q + 8, n + 1)
+DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u64 b) {
+  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},{%4,%5,%6,%7},%8,adds,1,1,0;\n}"
+               : FOUR(d, 0) : LEFT_AND_RIGHT);
+}
+DEVICE void multiply(float (&d)[8], const u32 (&a)[4], u64 b) {
+  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+               "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,adds,1,1,0;\n}"
+               : FOUR(d, 0), FOUR(d, 4) : LEFT_AND_RIGHT);
+}
+DEVICE void multiply(float (&d)[16], const u32 (&a)[4], u64 b) {
+  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+               "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},{%16,%17,%18,%19},%20,adds,1,1,0;\n}"
+               : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12) : LEFT_AND_RIGHT);
+}
+DEVICE void multiply(float (&d)[32], const u32 (&a)[4], u64 b) {
+  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+               "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+               "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+               "{%32,%33,%34,%35},%36,adds,1,1,0;\n}"
+               : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12), FOUR(d, 16), FOUR(d, 20), FOUR(d, 24), FOUR(d, 28)
+               : LEFT_AND_RIGHT);
+}
+
+// Values of U, or zero beyond its edges. Volatile and with the question inside: else the compiler asks for all registers of the
+// left operand first, and runs out of places for the answers.
+DEVICE u32 two_values(const u16* p, bool there) {
+  u32 v;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %2, 0;\nmov.u32 %0, 0;\n@there ld.global.nc.u32 %0, [%1];\n}"
+               : "=r"(v) : "l"(p), "r"(u32(there)));
+  return v;
+}
+DEVICE u32 one_value(const u16* p, bool there) {
+  u16 v;
+  asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %2, 0;\nmov.u16 %0, 0;\n@there ld.global.nc.u16 %0, [%1];\n}"
+               : "=h"(v) : "l"(p), "r"(u32(there)));
+  return v;
+}
+// Two neighbours of a row of U as a register of the left operand; k is even. Rows may begin at any multiple of 2 bytes.
+template <bool PAIRS> DEVICE u32 neighbours(const u16* row, int k, int width, bool there) {
+  if (PAIRS) return two_values(row + k, there && k < width);
+  return one_value(row + k, there && k < width) | one_value(row + k + 1, there && k + 1 < width) << 16;
+}
+// The left operand of U h, rows (gate, unit) of U: of STEPS times 16 values of k from k0 on. The thread has gates 0 and 1 of a
+// unit, or 2 and 3: its rows q and q + 8 of the 16 its warp has.
+template <bool PAIRS, int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int unit, int gate, int k0) {
+  const bool there = unit < width;
+  const u16* row = u + (i64(gate) * width + unit) * width;
+  const u16* next = row + i64(width) * width;
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) {
+    const int k = k0 + 16 * s;
+    a[s][0] = neighbours<PAIRS>(row, k, width, there), a[s][1] = neighbours<PAIRS>(next, k, width, there);
+    a[s][2] = neighbours<PAIRS>(row, k + 8, width, there), a[s][3] = neighbours<PAIRS>(next, k + 8, width, there);
+  }
+}
+template <int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int unit, int gate, int k0) {
+  if ((width & 1) == 0 && (u64(u) & 3) == 0)
+    load_u<true>(a, u, width, unit, gate, k0);
+  else
+    load_u<false>(a, u, width, unit, gate, k0);
+}
+// The left operand of U^T d_uz, rows m and m + 8 of U^T; k = 4 unit + gate, as d_uz has it, so two neighbours are gates of one
+// unit.
+DEVICE u32 two_gates(const u16* u, int width, int m, int k, bool there) {
+  const int unit = k >> 2, gate = k & 3;
+  if (!there || m >= width || unit >= width) return 0u;
+  const u16* p = u + (i64(gate) * width + unit) * width + m;
+  return __ldg(p) | u32(__ldg(p + i64(width) * width)) << 16;
+}
+template <int STEPS> DEVICE void load_u_transposed(u32 (&a)[STEPS][4], const u16* u, int width, int m, int k0, bool there) {
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) {
+    const int k = k0 + 16 * s;
+    a[s][0] = two_gates(u, width, m, k, there), a[s][1] = two_gates(u, width, m + 8, k, there);
+    a[s][2] = two_gates(u, width, m, k + 8, there), a[s][3] = two_gates(u, width, m + 8, k + 8, there);
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------------- one unit
+
+DEVICE Block<float> vectors_of(const float* vectors, int width, int unit, int gate) {
+  if (unit >= width) return {0.f, 0.f, 0.f, 0.f};
+  const float* p = vectors + gate * width + unit;
+  return {p[0], p[4 * width], p[8 * width], p[12 * width]};
+}
+// which row of flow belongs to this step and row of the batch
+DEVICE int line_of(const i64* tokens, int t, int batch, int row, bool present) {
+  const int at = t * batch + row;
+  return tokens && present ? early_index(tokens + at) : at;
+}
+DEVICE int length_of(const i64* lengths, int row, int steps, bool present) {
+  return lengths && present ? early_index(lengths + row) : steps;
+}
+// The accumulators of 4 gates for 2 columns lie in two threads, 16 lanes apart: the lower has gates 0 and 1, the upper 2 and 3.
+// They swap halves: the lower gets all gates of the even column, the upper of the odd one.
+DEVICE void all_gates(const float (&v)[4], bool upper, float (&uz)[4]) {
+  const float x = __shfl_xor_sync(~0u, upper ? v[0] : v[1], 16), y = __shfl_xor_sync(~0u, upper ? v[2] : v[3], 16);
+  uz[0] = upper ? x : v[0], uz[1] = upper ? y : v[2], uz[2] = upper ? v[1] : x, uz[3] = upper ? v[3] : y;
+}
+DEVICE Values<float> values_of(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
+  Values<float> x;
+  float flow[4];
+  unpack(wx, flow);
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    mi::block(flow[g], vectors[g], x.scale[g], x.shift[g]);
+    x.uz[g] = uz[g];
+  }
+  x.h = 0.f, x.c = c, x.bias_hn = 0.f;  // an LSTM asks for no h
+  return x;
+}
+DEVICE Pair<float> stepped(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
+  Pair<float> out;
+  mi::lstm::step<mi::Tanh>(values_of(wx, uz, c, vectors), out);
+  return out;
+}
+
+// what the backward pass reads of one unit of one row at a step
+struct Kept {
+  uint2 wx, uz;
+  float c, d_output;
+};
+DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int unit, int padded, bool present) {
+  Kept k = {make_uint2(0, 0), make_uint2(0, 0), 0.f, 0.f};
+  if (present) {
+    const i64 at = i64(t) * p.batch + row;
+    k.wx = early8(p.flow + (i64(line) * padded + unit) * 4);
+    k.uz = early8(p.uz + (at * padded + unit) * 4);
+    k.c = early4(p.cs + at * padded + unit);
+    if (unit < p.width) k.d_output = early2(p.d_outputs + at * p.width + unit);
+  }
+  return k;
+}
+DEVICE Values<float> values_of(const Kept& k, const Block<float>* vectors) {
+  float uz[4];
+  unpack(k.uz, uz);
+  return values_of(k.wx, uz, k.c, vectors);
+}
+// The step backwards is linear in the gradients of h and c that come in: what it makes of (1, 0) and of (0, 1) can be known
+// before them.
+struct Slopes {
+  float scale[4], by_h[5], by_c[5];  // of the four gates' sums, and of c
+};
+DEVICE Slopes slopes_of(const Kept& k, const Block<float>* vectors) {
+  const Values<float> x = values_of(k, vectors);
+  Values<float> by_h, by_c;
+  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{1.f, 0.f}, by_h);
+  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{0.f, 1.f}, by_c);
+  Slopes s;
+#pragma unroll
+  for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g], s.by_h[g] = by_h.shift[g], s.by_c[g] = by_c.shift[g];
+  s.by_h[4] = by_h.c, s.by_c[4] = by_c.c;
+  return s;
+}
+// Gradients of one step, rounded, and of c before it. Past the end of a row nothing happens to its state, nor to the state's
+// gradients: h's then goes to the step before by `pass`, without a product with U.
+struct Step {
+  uint2 d_uz, d_gates;
+};
+DEVICE Step step_back(const Slopes& s, float d_h, bool active, float& d_c, float& pass) {
+  float d_uz[4], d_gates[4];
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    d_gates[g] = active ? d_h * s.by_h[g] + d_c * s.by_c[g] : 0.f;
+    d_uz[g] = active ? d_gates[g] * s.scale[g] : 0.f;
+  }
+  d_c = active ? d_h * s.by_h[4] + d_c * s.by_c[4] : d_c;
+  pass = active ? 0.f : d_h;
+  return {packed(d_uz), packed(d_gates)};
+}
+DEVICE Step step_back(const Values<float>& x, float d_h, bool active, float& d_c, float& pass) {
+  Values<float> d;
+  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{d_h, d_c}, d);
+  float d_uz[4], d_gates[4];
+#pragma unroll
+  for (int g = 0; g < 4; g++) d_gates[g] = active ? d.shift[g] : 0.f, d_uz[g] = active ? d.uz[g] : 0.f;
+  d_c = active ? d.c : d_c;
+  pass = active ? 0.f : d_h;
+  return {packed(d_uz), packed(d_gates)};
+}
+DEVICE void store_step(const Backward& p, const Step& s, int t, int row, int unit, int padded) {
+  const i64 at = ((i64(t) * p.batch + row) * padded + unit) * 4;
+  *reinterpret_cast<uint2*>(p.d_uz + at) = s.d_uz;
+  *reinterpret_cast<uint2*>(p.d_gates + at) = s.d_gates;
+}
+
+extern __shared__ unsigned char shared_memory[];
+
+#if defined(GRID_FORWARD) || defined(GRID_BACKWARD)
+constexpr int PARTS = HP / 16;        // blocks of a group, with 16 units each
+constexpr int CHUNKS = HP / CHUNK;    // tiles a block multiplies by at a step
+constexpr int STEPS = PARTS / 2;      // of 16 in k, in each of the two warpgroups, which share the sum over k
+constexpr int EIGHTS = COLUMNS / 8;
+constexpr u32 TILE = COLUMNS * 128;   // bytes
+
+// Multiply the tiles as they come by this warpgroup's part of U. Parity is that of the barriers' present phase.
+DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u32 tiles, u32 full, int half, u32 parity) {
+  clear(d);
+#pragma unroll
+  for (int s = 0; s < STEPS; s++) {
+    const int k = half * STEPS + s, chunk = k >> 2;
+    // a new tile begins in one warpgroup or the other: to both the code is one
+    if (s == 0 || s % 4 == 0 || (s + STEPS) % 4 == 0) {
+      if (s) wgmma_commit();
+      mbarrier_wait(full + 8 * chunk, parity);
+      wgmma_fence();
+    }
+    multiply(d, a[s], tile_descriptor(tiles + chunk * TILE + (k & 3) * K_BYTES));
+  }
+  wgmma_commit();
+  wgmma_wait();
+}
+#endif
+
+// --------------------------------------------------------------------------------------------------- forward, through L2
+#ifdef GRID_FORWARD
+// Blocks come in clusters of two, which multiply by the same tiles: each fetches one half of a tile for both.
+constexpr int OWN = EIGHTS > 1 ? EIGHTS / 2 : 1;  // eights of columns a warpgroup finishes; with one eight the first has it
+constexpr int PUBLISHERS = 2 * COLUMNS;           // threads that each write 16 bytes of the new h
+
+DEVICE void fetch_for_both(u32 tile, const void* source, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+               ::"r"(tile), "l"(source), "r"(bytes), "r"(bar), "h"(u16(3)) : "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __grid_constant__ Forward p) {
+  unsigned char* memory = aligned(shared_memory);
+  float4* halves = reinterpret_cast<float4*>(memory + CHUNKS * TILE);  // (2, OWN, 128): sums on their way to the other warpgroup
+  u16* staged = reinterpret_cast<u16*>(halves + 2 * OWN * 128);        // (COLUMNS, 16): the new h
+  const u32 tiles = shared_address(memory), full = shared_address(staged + COLUMNS * 16);
+
+  const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, rank = part & 1, groups = gridDim.x / PARTS;
+  const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
+  const bool upper = q >= 4;
+  const int unit16 = 4 * warp + (q & 3), unit = part * 16 + unit16;
+  const int row0 = p.first + group * COLUMNS;
+  if (tid == 0) {
+    for (int chunk = 0; chunk < CHUNKS; chunk++) mbarrier_init(full + 8 * chunk, 1);
+    mbarrier_init_visible();
+  }
+  __syncthreads();
+  cluster_sync();  // before the other block's copies reach these barriers
+
+  // ---- what stays: U, the vectors, and the state of this thread's unit in OWN rows of the batch
+  u32 a[STEPS][4];
+  load_u(a, p.u, p.width, unit, upper ? 2 : 0, half * STEPS * 16 + 2 * l);
+  Block<float> vectors[4];
+#pragma unroll
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
+  const bool finishes = EIGHTS > 1 || half == 0;
+  const int column0 = 8 * (EIGHTS > 1 ? half * OWN : 0) + 2 * l + upper;  // and every eighth from there
+  float h[OWN], c[OWN];
+  int line[OWN], length[OWN];
+#pragma unroll
+  for (int j = 0; j < OWN; j++) {
+    const int row = row0 + column0 + 8 * j;
+    const bool present = finishes && row < p.end, there = present && unit < p.width;
+    h[j] = there ? p.h[i64(row) * p.width + unit] : 0.f;
+    c[j] = there ? p.c[i64(row) * p.width + unit] : 0.f;
+    line[j] = line_of(p.tokens, 0, p.batch, row, present);
+    length[j] = length_of(p.lengths, row, p.steps, present);
+    if (finishes) staged[(column0 + 8 * j) * 16 + unit16] = rounded(h[j]);
+  }
+
+  // The first PUBLISHERS threads copy the staged h to where the group's blocks fetch it. There are two buffers, and h(t + 1) goes
+  // where h(t - 1) was. All blocks of the group have fetched that one by then: this block has multiplied by all of h(t), and no
+  // block raised its flag for its part of h(t) before it had multiplied by h(t - 1).
+  const bool wide = (p.width & 7) == 0;  // rows of outputs begin at multiples of 16 bytes
+  auto publish = [&](int t, bool more) {
+    if (tid < (PUBLISHERS > 32 ? PUBLISHERS : 32)) {
+      const int n = tid >> 1, piece = tid & 1;
+      uint4 eight = make_uint4(0, 0, 0, 0);
+      if (tid < PUBLISHERS) eight = *reinterpret_cast<const uint4*>(staged + tid * 8);
+      if (more) {
+        if (tid < PUBLISHERS) {
+          u16* chunk = p.exchange + (i64((t + 1) & 1) * groups + group) * CHUNKS * COLUMNS * CHUNK + (part >> 2) * COLUMNS * CHUNK;
+          *reinterpret_cast<uint4*>(chunk + in_tile(n, (part & 3) * 2 + piece) / 2) = eight;
+          fence_global();
+        }
+        if (PUBLISHERS > 32)
+          asm volatile("bar.sync 2, %0;" ::"n"(PUBLISHERS > 32 ? PUBLISHERS : 32) : "memory");
+        else
+          __syncwarp();
+        if (tid == 0) raise_flag(p.flags + (group * CHUNKS + (part >> 2)) * 32);
+      }
+      // whoever waits for the flag has it: now what nobody waits for
+      const int row = row0 + n, unit8 = part * 16 + piece * 8;
+      if (t >= 0 && wide && tid < PUBLISHERS && row < p.end && unit8 < p.width)
+        *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row) * p.width + unit8) = eight;
+      __syncwarp();
+    }
+  };
+  __syncthreads();
+  publish(-1, true);
+
+  float d[COLUMNS / 2];
+  for (int t = 0; t < p.steps; t++) {
+    // ---- while h is on its way: read W x, keep c
+    uint2 wx[OWN];
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+      const int row = row0 + column0 + 8 * j;
+      const bool present = finishes && row < p.end;
+      wx[j] = present ? early8(p.flow + (i64(line[j]) * HP + unit) * 4) : make_uint2(0, 0);
+      if (t + 1 < p.steps) line[j] = line_of(p.tokens, t + 1, p.batch, row, present);
+      if (p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = c[j];
+    }
+
+    // ---- fetch h(t): lane i the chunk i, once all four blocks that write it have raised its flag for h(0), ..., h(t). All
+    // chunks must be there before the first is fetched: then the other block of the cluster has written too, so it is done with
+    // its tiles.
+    if (tid < 32) {
+      const bool fetches = lane < CHUNKS;
+      const u32* flag = p.flags + (group * CHUNKS + (fetches ? lane : 0)) * 32;
+      bool ready = !fetches;
+      do {
+        if (!ready) ready = flag_value(flag) >= 4u * u32(t + 1);
+      } while (!__all_sync(~0u, ready));
+      __syncwarp();
+      if (fetches) {
+        const u16* chunk = p.exchange + (i64(t & 1) * groups + group) * CHUNKS * COLUMNS * CHUNK + lane * COLUMNS * CHUNK;
+        const u32 offset = rank * (TILE / 2);
+        fence_global();
+        mbarrier_expect(full + 8 * lane, TILE);
+        fetch_for_both(tiles + lane * TILE + offset, reinterpret_cast<const char*>(chunk) + offset, TILE / 2, full + 8 * lane);
+      }
+      __syncwarp();
+    }
+    multiply_tiles(d, a, tiles, full, half, t & 1);
+
+    // ---- the warpgroups' sums over their halves of k: each gives away the columns the other finishes
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+      if (EIGHTS > 1) {
+        constexpr int other = EIGHTS > 1 ? 4 * OWN : 0;
+        const float4 first = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        const float4 second = make_float4(d[other + 4 * j], d[other + 4 * j + 1], d[other + 4 * j + 2], d[other + 4 * j + 3]);
+        halves[((1 - half) * OWN + j) * 128 + (tid & 127)] = half ? first : second;
+      } else if (half) {
+        halves[tid & 127] = make_float4(d[0], d[1], d[2], d[3]);
+      }
+    }
+    block_sync<THREADS>();
+
+    // ---- the step itself
+    uint2 kept[OWN];
+    if (finishes) {
+#pragma unroll
+      for (int j = 0; j < OWN; j++) {
+        constexpr int other = EIGHTS > 1 ? 4 * OWN : 0;
+        const float4 rest = halves[(half * OWN + j) * 128 + (tid & 127)];
+        const float sum[4] = {(half ? d[other + 4 * j] : d[4 * j]) + rest.x, (half ? d[other + 4 * j + 1] : d[4 * j + 1]) + rest.y,
+                              (half ? d[other + 4 * j + 2] : d[4 * j + 2]) + rest.z,
+                              (half ? d[other + 4 * j + 3] : d[4 * j + 3]) + rest.w};
+        float uz[4];
+        all_gates(sum, upper, uz);
+        kept[j] = packed(uz);
+        const Pair<float> next = stepped(wx[j], uz, c[j], vectors);
+        if (t < length[j]) h[j] = next.h, c[j] = next.c;
+        staged[(column0 + 8 * j) * 16 + unit16] = rounded(h[j]);
+      }
+    }
+    block_sync<THREADS>();
+    publish(t, t + 1 < p.steps);
+    if (finishes) {
+#pragma unroll
+      for (int j = 0; j < OWN; j++) {
+        const int row = row0 + column0 + 8 * j;
+        const i64 at = i64(t) * p.batch + row;
+        if (row >= p.end) continue;
+        if (p.uz) *reinterpret_cast<uint2*>(p.uz + (at * HP + unit) * 4) = kept[j];
+        if (!wide && unit < p.width) p.outputs[at * p.width + unit] = rounded(h[j]);
+      }
+    }
+    __syncwarp();
+  }
+#pragma unroll
+  for (int j = 0; j < OWN; j++) {
+    const int row = row0 + column0 + 8 * j;
+    if (finishes && row < p.end && unit < p.width) {
+      p.last_h[i64(row) * p.width + unit] = h[j];
+      p.last_c[i64(row) * p.width + unit] = c[j];
+    }
+  }
+  __syncthreads();
+  cluster_sync();  // the other block's shared memory stays as long as copies go to it
+}
+#endif
+
+// -------------------------------------------------------------------------------------------------- backward, through L2
+#ifdef GRID_BACKWARD
+// d_h = U^T d_uz has 4 HP of k and only HP rows, so four blocks (a quad) have the same 64 rows and a quarter of k each: quarter r
+// is what the blocks r CHUNKS, ..., (r + 1) CHUNKS - 1 of the group write. Each block then sums 8 partial sums (4 blocks, 2
+// warpgroups) for its own 16 units. With QUADS they come through the shared memory of a cluster, else through L2: clusters of
+// four leave some of the GPU unused.
+constexpr int VALUES = COLUMNS * 16;                          // of one partial sum: (EIGHTS, 32 lanes, 4), as the accumulators lie
+constexpr int WORKERS = VALUES < THREADS ? VALUES : THREADS;  // threads of the pointwise part
+constexpr int EACH = VALUES / WORKERS;                        // values a worker has, neighbours in a partial sum
+constexpr bool EARLY = EACH <= 2;                             // registers suffice to prepare a step before its gradient is there
+
+DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(tile), "l"(source),
+               "r"(bytes), "r"(bar) : "memory");
+}
+DEVICE void add_from_l2(float (&sum)[EACH], const float* p) {
+  if constexpr (EACH == 4) {
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  } else if constexpr (EACH == 2) {
+    const float2 v = __ldcg(reinterpret_cast<const float2*>(p));
+    sum[0] += v.x, sum[1] += v.y;
+  } else {
+    sum[0] += __ldcg(p);
+  }
+}
+DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
+  if constexpr (EACH == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  } else if constexpr (EACH == 2) {
+    const float2 v = *reinterpret_cast<const float2*>(p);
+    sum[0] += v.x, sum[1] += v.y;
+  } else {
+    sum[0] += *p;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __grid_constant__ Backward p) {
+  unsigned char* memory = aligned(shared_memory);
+  float* partial = reinterpret_cast<float*>(memory + CHUNKS * TILE);               // (2, 8, VALUES), the first axis by parity
+  Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + 2 * 8 * VALUES);  // (16 units, 4 gates)
+  const u32 tiles = shared_address(memory), full = shared_address(vectors + 64);
+
+  const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, quarter = part & 3, quad = blockIdx.x & ~3;
+  const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
+  const int row0 = p.first + group * COLUMNS;
+  if (tid == 0) {
+    for (int chunk = 0; chunk < CHUNKS; chunk++) mbarrier_init(full + 8 * chunk, 1);
+    mbarrier_init_visible();
+  }
+  if (tid < 64) vectors[tid] = vectors_of(p.vectors, p.width, part * 16 + (tid >> 2), tid & 3);
+  __syncthreads();
+#if QUADS
+  cluster_sync();  // all four blocks are there before one writes into another
+#endif
+  u32 a[STEPS][4];
+  load_u_transposed(a, p.u, p.width, (part >> 2) * CHUNK + 16 * warp + q, quarter * HP + half * STEPS * 16 + 2 * l, true);
+
+  // ---- the values of this worker: where accumulator i of lane `from` in eight j lies in the tile of 16 units and COLUMNS rows
+  const bool works = tid < WORKERS;
+  int unit16[EACH], row[EACH], column[EACH], length[EACH], line[EACH];
+  bool present[EACH];
+  float d_c[EACH], pass[EACH];
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    const int value = tid * EACH + e, j = value >> 7, from = (value >> 2) & 31, i = value & 3;
+    unit16[e] = (from >> 2) + 8 * (i >> 1);
+    column[e] = 8 * j + 2 * (from & 3) + (i & 1);
+    row[e] = row0 + column[e];
+    present[e] = works && row[e] < p.end;
+    const int unit = part * 16 + unit16[e];
+    const bool there = present[e] && unit < p.width;
+    pass[e] = there && p.d_last_h ? p.d_last_h[i64(row[e]) * p.width + unit] : 0.f;
+    d_c[e] = there && p.d_last_c ? p.d_last_c[i64(row[e]) * p.width + unit] : 0.f;
+    length[e] = length_of(p.lengths, row[e], p.steps, present[e]);
+    line[e] = line_of(p.tokens, p.steps - 1, p.batch, row[e], present[e]);
+  }
+  Kept kept[EACH];
+  auto read = [&](int t) {
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      kept[e] = kept_at(p, line[e], t, row[e], part * 16 + unit16[e], HP, present[e]);
+      if (t > 0) line[e] = line_of(p.tokens, t - 1, p.batch, row[e], present[e]);
+    }
+  };
+  if (EARLY) read(p.steps - 1);
+
+  float d[COLUMNS / 2];
+  for (int done = 0; done < p.steps; done++) {
+    const int t = p.steps - 1 - done;
+    Slopes slopes[EACH];
+    float d_h[EACH];
+    if (!EARLY) read(t);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      if (EARLY) {
+        slopes[e] = slopes_of(kept[e], vectors + unit16[e] * 4);
+        d_h[e] = kept[e].d_output + pass[e];
+      }
+    }
+    if (EARLY && t > 0) read(t - 1);
+
+    float sum[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) sum[e] = 0.f;
+    if (done > 0) {
+      // ---- fetch the quarter of d_uz(t + 1): lane i what the i-th block that writes it has, once its flag says so
+      if (tid < 32) {
+        const int writer = group * PARTS + quarter * CHUNKS + (lane < CHUNKS ? lane : 0);
+        const u16* chunk = p.exchange + (i64(done & 1) * gridDim.x + writer) * COLUMNS * CHUNK;
+        bool fetched = lane >= CHUNKS;
+        do {
+          if (!fetched && flag_value(p.flags + writer * 32) >= u32(done)) {
+            fence_global();
+            mbarrier_expect(full + 8 * lane, TILE);
+            fetch(tiles + lane * TILE, chunk, TILE, full + 8 * lane);
+            fetched = true;
+          }
+        } while (!__all_sync(~0u, fetched));
+        __syncwarp();
+      }
+      multiply_tiles(d, a, tiles, full, half, (done - 1) & 1);
+
+      // ---- rows 16 w, ... of the sum are units of the quad's block w. Two buffers by parity: whoever writes at done + 2 has
+      // heard from this block at done + 1, which was after it had read what came at done.
+      const int buffer = done & 1;
+      const float* from_quad = partial + buffer * 8 * VALUES;
+      const int mine = ((2 * quarter + half) * EIGHTS * 32 + lane) * 4;
+#if QUADS
+      const u32 there = of_peer(shared_address(from_quad + mine), warp);
+#pragma unroll
+      for (int j = 0; j < EIGHTS; j++)
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * 512), "f"(d[4 * j]), "f"(d[4 * j + 1]),
+                     "f"(d[4 * j + 2]), "f"(d[4 * j + 3]) : "memory");
+      cluster_sync();
+      if (works) {
+#pragma unroll
+        for (int source = 0; source < 8; source++) add_from_shared(sum, from_quad + source * VALUES + tid * EACH);
+      }
+#else
+      float* to = p.partial + (i64(buffer) * gridDim.x + quad + warp) * 8 * VALUES;
+      if (warp == quarter) to = partial + buffer * 8 * VALUES;
+#pragma unroll
+      for (int j = 0; j < EIGHTS; j++)
+        *reinterpret_cast<float4*>(to + mine + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+      block_sync<THREADS>();
+      if (tid < 4 && tid != quarter) raise_flag(p.quad_flags + (quad + tid) * 32);
+      __syncwarp();  // all are raised before one waits
+      if (tid == 0)
+        while (flag_value(p.quad_flags + blockIdx.x * 32) < 3u * u32(done)) {
+        }
+      __syncwarp();
+      block_sync<THREADS>();
+      if (works) {
+        const float* from_others = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES;
+#pragma unroll
+        for (int source = 0; source < 8; source++) {
+          const int at = source * VALUES + tid * EACH;
+          if ((source >> 1) == quarter)
+            add_from_shared(sum, from_quad + at);
+          else
+            add_from_l2(sum, from_others + at);
+        }
+      }
+#endif
+    }
+
+    // ---- the step itself. d_uz(t) goes where d_uz(t + 2) was, in one of two buffers. All blocks have fetched that one by then:
+    // what the quad has sent came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t + 2).
+    Step step[EACH];
+    if (works) {
+      u16* chunk = p.exchange + (i64((done + 1) & 1) * gridDim.x + blockIdx.x) * COLUMNS * CHUNK;
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        const bool active = t < length[e];
+        if (EARLY)
+          step[e] = step_back(slopes[e], d_h[e] + sum[e], active, d_c[e], pass[e]);
+        else
+          step[e] = step_back(values_of(kept[e], vectors + unit16[e] * 4), kept[e].d_output + pass[e] + sum[e], active, d_c[e],
+                              pass[e]);
+        const int at = in_tile(column[e], unit16[e] >> 1) / 2 + (unit16[e] & 1) * 4;
+        if (t > 0) *reinterpret_cast<uint2*>(chunk + at) = step[e].d_uz;
+      }
+      fence_global();
+    }
+    block_sync<THREADS>();
+    if (tid == 0 && t > 0) raise_flag(p.flags + blockIdx.x * 32);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+      if (present[e]) store_step(p, step[e], t, row[e], part * 16 + unit16[e], HP);
+    __syncwarp();
+  }
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    const int unit = part * 16 + unit16[e];
+    if (present[e] && unit < p.width) {
+      p.d_h[i64(row[e]) * p.width + unit] = pass[e];
+      p.d_c[i64(row[e]) * p.width + unit] = d_c[e];
+    }
+  }
+#if QUADS
+  __syncthreads();
+  cluster_sync();
+#endif
+}
+#endif
+
+#if defined(CLUSTER_FORWARD) || defined(CLUSTER_BACKWARD)
+constexpr int ROWS = 8;            // of the batch, in one cluster
+constexpr int BLOCKS = HP / 32;    // of the cluster, with 32 units each
+constexpr u32 TILE = ROWS * 128;   // bytes
+
+// 16 bytes into the shared memory of a block of the cluster, counted by its barrier
+DEVICE void send(u32 address, uint4 v, u32 bar) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar) : "memory");
+}
+// Barriers are two, by the parity of the step they announce; step s > 0 is the ((s - 1) / 2)-th phase of its barrier.
+DEVICE u32 phase_of(int s) { return u32((s - 1) >> 1) & 1u; }
+#endif
+
+// ----------------------------------------------------------------------------------------------- forward, inside a cluster
+#ifdef CLUSTER_FORWARD
+constexpr int CHUNKS = HP / CHUNK, STEPS = HP / 16;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const __grid_constant__ Forward p) {
+  unsigned char* memory = aligned(shared_memory);  // tiles of h: (2, CHUNKS), the first axis by the step's parity
+  u16* both = reinterpret_cast<u16*>(memory + 2 * CHUNKS * TILE);  // (2, ROWS, 32): the new h of this block, by parity too
+  const u32 tiles = shared_address(memory), full = shared_address(both + 2 * ROWS * 32);
+
+  const int rank = blockIdx.x % BLOCKS, row0 = p.first + (blockIdx.x / BLOCKS) * ROWS;
+  const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
+  const bool upper = q >= 4;
+  const int unit32 = half * 16 + 4 * warp + (q & 3), unit = rank * 32 + unit32, column = 2 * l + upper, row = row0 + column;
+  const bool present = row < p.end, there = present && unit < p.width;
+  if (tid == 0) {
+    mbarrier_init(full, 1);
+    mbarrier_init(full + 8, 1);
+    mbarrier_init_visible();
+  }
+  for (int i = tid; i < ROWS * HP; i += THREADS) {  // every block has all of h(0)
+    const int n = i / HP, k = i % HP;
+    const float x = row0 + n < p.end && k < p.width ? p.h[i64(row0 + n) * p.width + k] : 0.f;
+    *reinterpret_cast<u16*>(memory + (k / CHUNK) * TILE + in_tile(n, (k % CHUNK) >> 3) + (k & 7) * 2) = rounded(x);
+  }
+  fence_shared();
+  __syncthreads();
+  cluster_sync();
+
+  u32 a[STEPS][4];
+  load_u(a, p.u, p.width, unit, upper ? 2 : 0, 2 * l);
+  Block<float> vectors[4];
+#pragma unroll
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
+  float h = there ? p.h[i64(row) * p.width + unit] : 0.f, c = there ? p.c[i64(row) * p.width + unit] : 0.f;
+  const int length = length_of(p.lengths, row, p.steps, present);
+  const bool wide = (p.width & 7) == 0;
+  auto read = [&](int line) { return present ? early8(p.flow + (i64(line) * HP + unit) * 4) : make_uint2(0, 0); };
+  uint2 wx = read(line_of(p.tokens, 0, p.batch, row, present));
+  int line = p.steps > 1 ? line_of(p.tokens, 1, p.batch, row, present) : 0;
+
+  for (int t = 0; t < p.steps; t++) {
+    const bool more = t + 1 < p.steps;
+    const int next = (t + 1) & 1;
+    if (tid == 0 && more) mbarrier_expect(full + 8 * next, ROWS * HP * 2);
+    uint2 next_wx = make_uint2(0, 0);
+    if (more) next_wx = read(line);
+    if (t + 2 < p.steps) line = line_of(p.tokens, t + 2, p.batch, row, present);
+    if (t > 0) mbarrier_wait(full + 8 * (t & 1), phase_of(t));
+    fence_shared();
+    __syncwarp();
+
+    float d[4][4];  // four sums side by side: a product need not wait for the one before it
+#pragma unroll
+    for (int i = 0; i < 4; i++) clear(d[i]);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < STEPS; s++)
+      multiply(d[s & 3], a[s], tile_descriptor(tiles + ((t & 1) * CHUNKS + (s >> 2)) * TILE + (s & 3) * K_BYTES));
+    wgmma_commit();
+    wgmma_wait();
+    float sum[4], uz[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = (d[0][i] + d[1][i]) + (d[2][i] + d[3][i]);
+    all_gates(sum, upper, uz);
+    const Pair<float> after = stepped(wx, uz, c, vectors);
+    const float before = c;
+    if (t < length) h = after.h, c = after.c;
+    u16* staged = both + next * ROWS * 32;
+    staged[column * 32 + unit32] = rounded(h);
+    block_sync<THREADS>();
+
+    // To every block of the cluster, this one too. The tiles of h(t + 1) take the place of h(t - 1), which all blocks are done
+    // with: h(t) is here from each of them, and none sent its part before it had multiplied by h(t - 1). A warp slow to send does
+    // not keep the others from the next step, if the other blocks are fast: so there are two places to stage h in, and nobody comes
+    // back to this one before all have been at the next step's block_sync.
+#pragma unroll
+    for (int i = tid; i < BLOCKS * 32; i += THREADS) {
+      const int peer = i >> 5, piece = i & 31, n = piece >> 2;
+      const uint4 eight = *reinterpret_cast<const uint4*>(staged + piece * 8);
+      if (more) {
+        const u32 tile = tiles + (next * CHUNKS + (rank >> 1)) * TILE;
+        send(of_peer(tile + in_tile(n, (rank & 1) * 4 + (piece & 3)), peer), eight, of_peer(full + 8 * next, peer));
+      }
+      const int unit8 = rank * 32 + (piece & 3) * 8;
+      if (peer == 0 && wide && row0 + n < p.end && unit8 < p.width)
+        *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row0 + n) * p.width + unit8) = eight;
+    }
+    const i64 at = i64(t) * p.batch + row;
+    if (p.uz && present) {
+      *reinterpret_cast<uint2*>(p.uz + (at * HP + unit) * 4) = packed(uz);
+      p.cs[at * HP + unit] = before;
+    }
+    if (!wide && there) p.outputs[at * p.width + unit] = rounded(h);
+    wx = next_wx;
+    __syncwarp();
+  }
+  if (there) {
+    p.last_h[i64(row) * p.width + unit] = h;
+    p.last_c[i64(row) * p.width + unit] = c;
+  }
+  __syncthreads();
+  cluster_sync();  // no block leaves while another may still write to it
+}
+#endif
+
+// ---------------------------------------------------------------------------------------------- backward, inside a cluster
+#ifdef CLUSTER_BACKWARD
+constexpr int CHUNKS = 4 * HP / CHUNK, STEPS = HP / 8;  // steps of 16 in k = 4 unit + gate, in each warpgroup
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const __grid_constant__ Backward p) {
+  unsigned char* memory = aligned(shared_memory);                                 // tiles of d_uz: (2, CHUNKS)
+  unsigned char* staged = memory + 2 * CHUNKS * TILE;                             // two tiles: d_uz of this block's 32 units
+  float(*halves)[32][9] = reinterpret_cast<float(*)[32][9]>(staged + 2 * TILE);  // (2 warpgroups, 32 units, 8 rows and a gap)
+  const u32 tiles = shared_address(memory), full = shared_address(halves + 2);
+
+  const int rank = blockIdx.x % BLOCKS, row0 = p.first + (blockIdx.x / BLOCKS) * ROWS;
+  const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
+  if (tid == 0) {
+    mbarrier_init(full, 1);
+    mbarrier_init(full + 8, 1);
+    mbarrier_init_visible();
+  }
+  __syncthreads();
+  cluster_sync();
+
+  u32 a[STEPS][4];  // 32 of the 64 rows of a product: the other two warps have zeros
+  load_u_transposed(a, p.u, p.width, rank * 32 + 16 * warp + q, half * STEPS * 16 + 2 * l, warp < 2);
+  const int unit32 = tid >> 3, column = tid & 7, unit = rank * 32 + unit32, row = row0 + column;
+  const bool present = row < p.end, there = present && unit < p.width;
+  Block<float> vectors[4];
+#pragma unroll
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
+  float pass = there && p.d_last_h ? p.d_last_h[i64(row) * p.width + unit] : 0.f;
+  float d_c = there && p.d_last_c ? p.d_last_c[i64(row) * p.width + unit] : 0.f;
+  const int length = length_of(p.lengths, row, p.steps, present);
+  const int stage = (unit32 >> 4) * TILE + in_tile(column, (unit32 & 15) >> 1) + (unit32 & 1) * 8;
+  int line = line_of(p.tokens, p.steps - 1, p.batch, row, present);
+  Kept kept = kept_at(p, line, p.steps - 1, row, unit, HP, present);
+  if (p.steps > 1) line = line_of(p.tokens, p.steps - 2, p.batch, row, present);
+
+  for (int done = 0; done < p.steps; done++) {
+    const int t = p.steps - 1 - done, next = (done + 1) & 1;
+    if (tid == 0 && t > 0) mbarrier_expect(full + 8 * next, ROWS * HP * 8);
+    const Slopes slopes = slopes_of(kept, vectors);
+    float d_h = kept.d_output + pass;
+    if (t > 0) kept = kept_at(p, line, t - 1, row, unit, HP, present);
+    if (t > 1) line = line_of(p.tokens, t - 2, p.batch, row, present);
+    if (done > 0) {
+      mbarrier_wait(full + 8 * (done & 1), phase_of(done));
+      fence_shared();
+      __syncwarp();
+      float d[2][4];
+      clear(d[0]), clear(d[1]);
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        const int k = half * STEPS + s;
+        multiply(d[s & 1], a[s], tile_descriptor(tiles + ((done & 1) * CHUNKS + (k >> 2)) * TILE + (k & 3) * K_BYTES));
+      }
+      wgmma_commit();
+      wgmma_wait();
+      if (warp < 2) {
+        float* upper = halves[half][16 * warp + q] + 2 * l;
+        float* lower = halves[half][16 * warp + q + 8] + 2 * l;
+        upper[0] = d[0][0] + d[1][0], upper[1] = d[0][1] + d[1][1];
+        lower[0] = d[0][2] + d[1][2], lower[1] = d[0][3] + d[1][3];
+      }
+      block_sync<THREADS>();
+      d_h += halves[0][unit32][column] + halves[1][unit32][column];
+    }
+    const Step step = step_back(slopes, d_h, t < length, d_c, pass);
+    *reinterpret_cast<uint2*>(staged + stage) = step.d_uz;
+    block_sync<THREADS>();
+    // as in the forward pass: d_uz(t) takes the place of d_uz(t + 2), and all of d_uz(t + 1) is here
+    if (t > 0) {
+#pragma unroll
+      for (int i = tid; i < BLOCKS * 128; i += THREADS) {
+        const int peer = i >> 7, piece = i & 127;
+        const uint4 eight = *reinterpret_cast<const uint4*>(staged + piece * 16);
+        send(of_peer(tiles + (next * CHUNKS + 2 * rank) * TILE + piece * 16, peer), eight, of_peer(full + 8 * next, peer));
+      }
+    }
+    if (present) store_step(p, step, t, row, unit, HP);
+    __syncwarp();
+  }
+  if (there) {
+    p.d_h[i64(row) * p.width + unit] = pass;
+    p.d_c[i64(row) * p.width + unit] = d_c;
+  }
+  __syncthreads();
+  cluster_sync();
+}
+#endif
+
+// ------------------------------------------------------------------------------------------------------------ after the loop
+#ifdef FINISH
+constexpr int WARPS = THREADS / 32, AT_ONCE = 2;  // rows a warp has in flight
+
+// A lane has 8 columns, a warp 256, and the warps of all blocks with these columns share the rows. One order of sums every time.
+extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_constant__ Finish p) {
+  __shared__ float sums[WARPS][4][256];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, columns = 4 * p.padded, column = blockIdx.x * 256 + lane * 8;
+  Block<float> vectors[8], d[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    vectors[i] = vectors_of(p.vectors, p.width, (column + i) >> 2, i & 3);
+    d[i] = {0.f, 0.f, 0.f, 0.f};
+  }
+  if (column < columns) {
+    const i64 stride = i64(gridDim.y) * WARPS;
+    for (i64 row = i64(blockIdx.y) * WARPS + warp; row < p.rows; row += AT_ONCE * stride) {
+      uint4 gates[AT_ONCE], uz[AT_ONCE], wx[AT_ONCE];
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; r++) {
+        const i64 at = row + r * stride;
+        if (at < p.rows) {
+          const i64 line = p.tokens ? p.tokens[at] : at;
+          gates[r] = *reinterpret_cast<const uint4*>(p.d_gates + at * columns + column);
+          uz[r] = __ldg(reinterpret_cast<const uint4*>(p.uz + at * columns + column));
+          wx[r] = __ldg(reinterpret_cast<const uint4*>(p.flow + line * columns + column));
+        } else {
+          gates[r] = uz[r] = wx[r] = make_uint4(0, 0, 0, 0);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; r++) {
+        const i64 at = row + r * stride;
+        const u32 g[4] = {gates[r].x, gates[r].y, gates[r].z, gates[r].w}, z[4] = {uz[r].x, uz[r].y, uz[r].z, uz[r].w},
+                  x[4] = {wx[r].x, wx[r].y, wx[r].z, wx[r].w};
+        float d_wx[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+          const float d_shift = i & 1 ? high(g[i >> 1]) : low(g[i >> 1]);
+          const float d_scale = d_shift * (i & 1 ? high(z[i >> 1]) : low(z[i >> 1]));
+          mi::block_back(i & 1 ? high(x[i >> 1]) : low(x[i >> 1]), vectors[i], d_scale, d_shift, d_wx[i], d[i]);
+        }
+        if (at < p.rows)
+          *reinterpret_cast<uint4*>(p.d_gates + at * columns + column) =
+              make_uint4(packed(d_wx[0], d_wx[1]), packed(d_wx[2], d_wx[3]), packed(d_wx[4], d_wx[5]), packed(d_wx[6], d_wx[7]));
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    // the lane's eight values 32 apart, against bank conflicts
+    sums[warp][0][i * 32 + lane] = d[i].alpha, sums[warp][1][i * 32 + lane] = d[i].beta1;
+    sums[warp][2][i * 32 + lane] = d[i].beta2, sums[warp][3][i * 32 + lane] = d[i].b;
+  }
+  __syncthreads();
+  const int mine = blockIdx.x * 256 + threadIdx.x, slot = (threadIdx.x & 7) * 32 + (threadIdx.x >> 3);
+  if (mine < columns) {
+#pragma unroll
+    for (int vector = 0; vector < 4; vector++) {
+      float sum = 0.f;
+#pragma unroll
+      for (int w = 0; w < WARPS; w++) sum += sums[w][vector][slot];
+      p.sums[(i64(blockIdx.y) * 4 + vector) * columns + mine] = sum;
+    }
+  }
+}
+#endif
