@@ -39,6 +39,8 @@ MAY_IMPORT = {
 }
 # From outside the standard library: the library takes torch alone; sympy comes with torch and serves the generator. The paper wing
 # trains on machines that have what stands here and no more; the rest is imported by the function that needs it.
+# Triton comes with torch's CUDA wheels; only files that are loaded once a GPU is to be used import it.
+TRITON = {"gpu_cells.py", "gpu_maths.py", "gpu_finish.py", "gpu_steps.py"}
 PAPER_ALWAYS = {"torch", "numpy", "click"}
 PAPER_LAZY = {"lightning", "safetensors", "rich", "matplotlib", "pooch", "requests", "submitit"}
 
@@ -100,5 +102,7 @@ def test_files_import_from_outside_only_what_their_wing_has(path):
         assert outside(imports(path, everywhere=False)) <= PAPER_ALWAYS
         assert outside(imports(path)) <= PAPER_ALWAYS | PAPER_LAZY
     else:
-        extra = {"jaxtyping"} if path.name == "shapes.py" else {"sympy"} if path.name == "generate.py" else set()
+        extra = {"shapes.py": {"jaxtyping"}, "generate.py": {"sympy"}}.get(path.name, set())
+        if path.name in TRITON:
+            extra = {"triton"}
         assert outside(imports(path)) <= {"torch"} | extra

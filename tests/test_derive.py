@@ -160,3 +160,8 @@ def test_statements_name_every_value_before_it_is_used():
 def test_the_header_of_the_kernels_is_what_the_code_prints():
     path = build.SOURCES / "cells.h"
     assert path.read_text(encoding="utf-8") == generate.header(), "run `make equations`"
+
+
+def test_the_triton_kernels_are_fresh():
+    path = build.SOURCES.with_name("gpu_cells.py")
+    assert path.read_text(encoding="utf-8") == generate.triton_module(), "run `make equations`"

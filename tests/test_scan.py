@@ -101,7 +101,9 @@ def test_an_explicit_backend_raises_its_reason_instead_of_falling_back():
         scan(problem, "operator")
     with pytest.raises(ValueError, match="backend 'exported' cannot run this: only torch.export"):
         scan(problem, "exported")
-    with pytest.raises(ValueError, match="Unknown backend 'cudnn'. Select from 'auto', 'exported', 'cpu', 'operator', 'reference'"):
+    with pytest.raises(
+        ValueError, match="Unknown backend 'cudnn'. Select from 'auto', 'exported', 'cpu', 'gpu', 'operator', 'reference'"
+    ):
         scan(problem, "cudnn")
     with pytest.raises(ValueError, match="backend 'cpu' cannot run this: zoneout is not in the compiled loop"):
         scan(random_problem("rnn", hold=True), "cpu")

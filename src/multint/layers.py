@@ -7,6 +7,7 @@
 import numbers
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from multint import cells, start
 from multint.cells import Cell, State
 from multint.integration import FORMS, Vectors
 from multint.regularize import Norm, RecurrentNorm, dropout_mask, zoneout_share
-from multint.scan import PHI, Problem, Result, check_backend, scan
+from multint.scan import PHI, Problem, Result, at_home, check_backend, scan, side_by_side
 from multint.start import Start
 
 Hidden = Tensor | tuple[Tensor, Tensor]
@@ -117,8 +118,9 @@ class _Block(nn.Module):
 
     def _problem(self, suffix: str, x: Tensor, state: State, **more: Any) -> Problem:
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
-        weight_ih, weight_hh = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
-        weight_hr = getattr(self, "weight_hr" + suffix, None)
+        names = ("weight_ih", "weight_hh", "weight_hr", "bias_hn", "alpha", "beta1", "beta2", "bias")
+        weight_ih, weight_hh, weight_hr, bias_hn, *vectors = at_home([getattr(self, name + suffix, None) for name in names])
+        assert weight_ih is not None and weight_hh is not None
         narrow = _autocast_dtype(x)
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
@@ -129,12 +131,12 @@ class _Block(nn.Module):
             self.integration,
             weight_ih if tokens is None else weight_ih.t(),
             weight_hh,
-            Vectors(*(getattr(self, name + suffix, None) for name in ("alpha", "beta1", "beta2", "bias"))),
+            Vectors(*vectors),
             state,
             self.nonlinearity,
             tokens=tokens,
             x=x.to(weight_ih.dtype) if tokens is None else None,
-            bias_hn=getattr(self, "bias_hn" + suffix, None),
+            bias_hn=bias_hn,
             weight_hr=weight_hr,
             training=self.training,
             **more,
@@ -511,16 +513,19 @@ class _Layer(_Block):
         state = fresh if state is None else state
         lasts: list[State] = []
         width = 2 if self.bidirectional else 1
+
+        def read(j: int, x: Tensor, reverse: bool) -> Result:
+            begin = State(*(None if part is None else part[j].to(weight.dtype) for part in state))
+            anew = State(*(None if part is None else part[j] for part in fresh))
+            return self._direction(j, x, begin, anew, lengths, resets, reverse)
+
         for k in range(self.num_layers):
-            outputs = []
-            for d in range(width):
-                j = k * width + d
-                begin = State(*(None if part is None else part[j].to(weight.dtype) for part in state))
-                anew = State(*(None if part is None else part[j] for part in fresh))
-                result = self._direction(j, x, begin, anew, lengths, resets, reverse=d == 1)
-                outputs.append(result.outputs)
-                lasts.append(result.state)
-            x = outputs[0] if width == 1 else torch.cat(outputs, -1)
+            if width == 1:
+                results = [read(k, x, False)]
+            else:
+                results = side_by_side(partial(read, 2 * k, x, False), partial(read, 2 * k + 1, x, True), x)
+            lasts += [result.state for result in results]
+            x = results[0].outputs if width == 1 else torch.cat([result.outputs for result in results], -1)
             x = x.to(out_dtype)
             if k < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)

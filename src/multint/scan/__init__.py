@@ -6,21 +6,38 @@ answers None; an explicit choice raises its reason. Nothing falls back in silenc
 
 from types import ModuleType
 
-from multint.scan import cpu, exported, operator, reference
+from multint.scan import cpu, exported, gpu, operator, reference
 from multint.scan.contract import PHI, Norms, Problem, Result, StepNorm
+from multint.scan.streams import at_home, side_by_side
 
-BACKENDS: dict[str, ModuleType] = {"exported": exported, "cpu": cpu, "operator": operator, "reference": reference}
+BACKENDS: dict[str, ModuleType] = {"exported": exported, "cpu": cpu, "gpu": gpu, "operator": operator, "reference": reference}
 
-__all__ = ["BACKENDS", "PHI", "Norms", "Problem", "Result", "StepNorm", "backends", "check_backend", "scan"]
+__all__ = [
+    "BACKENDS",
+    "PHI",
+    "Norms",
+    "Problem",
+    "Result",
+    "StepNorm",
+    "at_home",
+    "backends",
+    "check_backend",
+    "scan",
+    "side_by_side",
+]
 
 
 def backends() -> dict[str, str | None]:
-    """Every backend by name, with the reason why this machine cannot run it, or None if it can.
+    """Every backend by name, with the reason why this machine cannot run it, or None if it can; so too the engines it has.
 
     >>> backends()["reference"] is None
     True
     """
-    return {name: module.missing() if hasattr(module, "missing") else None for name, module in BACKENDS.items()}
+    found = {}
+    for name, module in BACKENDS.items():
+        found[name] = module.missing() if hasattr(module, "missing") else None
+        found |= {f"{name}: {engine}": part.missing() for engine, part in getattr(module, "ENGINES", {}).items()}
+    return found
 
 
 def check_backend(name: str) -> str:

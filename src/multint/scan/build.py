@@ -21,7 +21,7 @@ from typing import IO
 
 import torch
 
-SOURCES = Path(__file__).with_name("csrc")  # operators.cpp knows torch, kernels.cpp the arithmetic
+SOURCES = Path(__file__).with_name("csrc")  # operators.cpp knows torch, kernels*.cpp the arithmetic, walk.cpp neither
 # in a folder of its own: beside build.py, whatever walks through a package's modules would import it as one
 SHIPPED = Path(__file__).parent / "lib" / "multint_cpu.so"
 TORCH = Path(torch.__file__).parent
@@ -200,7 +200,7 @@ def _start(command: Sequence[str], folder: Path | None, out: IO[bytes] | int) ->
 def compile_library(
     out: Path, levels: Sequence[str], sources: Path = SOURCES, command: Sequence[str] | None = None, torch_folder: Path = TORCH
 ) -> Path:
-    """Compile operators.cpp once and each kernels*.cpp once for each level, side by side, and link them into ``out``.
+    """Compile each kernels*.cpp once for each level and the other sources once, side by side, and link them into ``out``.
 
     ``command`` is the compiler's; ``torch_folder`` has torch's include and lib.
     """
@@ -215,7 +215,8 @@ def compile_library(
     work, log = Path(tempfile.mkdtemp(prefix=f".{out.name}~", dir=out.parent)), out.with_suffix(".log")
     try:
         kernels = sorted(path.stem for path in sources.glob("kernels*.cpp"))
-        units = {"operators": _operators(chosen, torch_folder)}
+        plain = sorted(path.stem for path in sources.glob("*.cpp") if path.stem not in {"operators", *kernels})
+        units = {"operators": _operators(chosen, torch_folder), **{name: ["-c", f"{name}.cpp"] for name in plain}}
         units |= {f"{level}-{kernel}": _kernel(level, kernel) for level in chosen for kernel in kernels}
         objects = [str(work / f"{name}.o") for name in units]
         linked = str(work / "library.so")

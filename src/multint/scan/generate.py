@@ -1,7 +1,8 @@
 """What do the equations say, for readers and for kernels?
 
-Runs integration.py and cells.py on symbols that print as LaTeX, and what derive.py makes of them as C++:
-``python -m multint.scan.generate`` writes docs/equations.md and scan/csrc/cells.h. A test compares both with the code.
+Runs integration.py and cells.py on symbols that print as LaTeX, and what derive.py makes of them as C++ and Triton:
+``python -m multint.scan.generate`` writes docs/equations.md, scan/csrc/cells.h and scan/gpu_cells.py. A test compares them with the
+code.
 """
 
 from collections.abc import Callable
@@ -213,15 +214,12 @@ def cpp_cell(d: Derived) -> list[str]:
 
 def cpp_block() -> list[str]:
     """Eq. 4 for one gate: slope and shift, and their derivative."""
-    x, scale, shift = derive.affine()
+    forward, back = derive.block()
     inside = {name: f"p.{name}" for name in ("alpha", "beta1", "beta2", "b")}
     places = {"wx": "wx", "scale": "scale", "shift": "shift", "d_scale": "d_scale", "d_shift": "d_shift", "d_wx": "d_wx"}
     places |= inside | {f"d_{name}": f"d.{name}" for name in inside}
-    seeds = {name: derive.value(name) for name in ("d_scale", "d_shift")}
-    found = derive.pull_back([(scale, seeds["d_scale"]), (shift, seeds["d_shift"])], list(x.values()))
-    back = Piece(x | seeds, {f"d_{name}": g for name, g in zip(x, found, strict=True)})
     out = ["template <class V> INLINE void block(const V& wx, const Block<V>& p, V& scale, V& shift) {"]
-    for name, expression in derive.statements(Piece(x, {"scale": scale, "shift": shift}), cpp_spell, places.__getitem__):
+    for name, expression in derive.statements(forward, cpp_spell, places.__getitem__):
         out.append(f"  {'' if name in places.values() else 'const V '}{name} = {expression};")
     out += [
         "}",
@@ -255,7 +253,275 @@ def header() -> str:
     return "\n".join(out)
 
 
+# ---- Triton ----
+
+TRITON = {**CPP, "one minus": "1.0 - {}"}
+
+
+def triton_spell(term: Term, args: list[str]) -> str:
+    if term.op == "number":
+        return f"{term.number!r}"
+    if term.op in ("phi", "slope"):
+        return f"{term.op}({args[0]}, PHI)"
+    return TRITON[term.op].format(*args) if term.op in TRITON else f"{term.op}({args[0]})"
+
+
+def triton_inputs(piece: Piece) -> list[str]:
+    """The inputs a piece needs, in order, and PHI if it uses the RNN's nonlinearity."""
+    phi = ["PHI"] if any(term.op == "phi" for term in derive.ordered(list(piece.outputs.values()))) else []
+    return [name for name in piece.inputs if name in piece.used()] + phi
+
+
+def triton_function(name: str, piece: Piece) -> list[str]:
+    """A piece as a function from its inputs to a tuple of its outputs."""
+    inputs = ", ".join(triton_inputs(piece)).replace("PHI", "PHI: tl.constexpr")
+    lines = list(derive.statements(piece, triton_spell, str))
+    body = [f"    {text} = {expression}" for text, expression in lines if text not in piece.outputs]
+    ends = ", ".join(expression for text, expression in lines if text in piece.outputs)
+    return ["", "", "@triton.jit", f"def {name}({inputs}):", *body, f"    return {ends}"]
+
+
+def triton_call(name: str, piece: Piece, gate: str = "") -> str:
+    """A line that calls a piece's function; with ``gate``, on that gate's values."""
+    ends, inputs = (", ".join(name + gate for name in names) for names in (piece.outputs, triton_inputs(piece)))
+    return f"    {ends} = {name}({inputs})".replace(f"PHI{gate}", "PHI")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kernel of one step: the piece it computes, and the gates whose product with U has just been formed when it runs."""
+
+    name: str
+    forward: Piece
+    back: Piece
+    fresh: tuple[str, ...]
+
+
+def stages(d: Derived) -> list[Stage]:
+    """The kernels of a cell's step, in the forward order. (Gradients of scale follow from those of shift at the end.)"""
+    gates = d.cell.gates
+
+    def without(piece: Piece, more: dict[str, Term]) -> Piece:
+        ends = {name: term for name, term in piece.outputs.items() if not name.startswith(("d_scale", "d_bias"))}
+        return Piece(piece.inputs, ends | more)
+
+    back = without(d.step_back, {f"flow_{gate}": term for gate, term in d.after.items()})
+    step = Stage(d.cell.name, d.step, back, gates if d.operand is None else gates[d.cell.shared :])
+    if d.operand is None or d.operand_back is None:
+        return [step]
+    return [Stage(f"{d.cell.name}_operand", d.operand, without(d.operand_back, {}), gates[: d.cell.shared]), step]
+
+
+def triton_header(name: str, arguments: str, flags: str) -> list[str]:
+    return [
+        "",
+        "",
+        '@triton.jit(do_not_specialize=["t", "n", "last"])',
+        f"def {name}(",
+        f"    t, n, last, {arguments},",
+        f"    H: tl.constexpr, {flags}, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,",
+        "    RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,",
+        "):",
+        "    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]",
+        "    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]",
+        "    inside = (row < n) & (unit < H)",
+        "    at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps",
+    ]
+
+
+def triton_flows(d: Derived, piece: Piece) -> list[str]:
+    """Loads of W x and the vectors, turned into scale and shift, for the gates a piece needs."""
+    gh = f"{len(d.cell.gates)} * H"
+    out = ["    if TOKENS:", "        source = tl.load(tokens + at, row < n, 0)", "    else:", "        source = at"]
+    for k, gate in enumerate(d.cell.gates):
+        if f"scale_{gate}" not in piece.used():
+            continue
+        out.append(f"    wx_{gate} = tl.load(wx + source * ({gh}) + {k} * H + unit, inside, 0.0).to(tl.float32)")
+        for v, vector in enumerate(("alpha", "beta1", "beta2", "b")):
+            out.append(f"    {vector}_{gate} = tl.load(vectors + ({v * len(d.cell.gates)} + {k}) * H + unit, unit < H, 0.0)")
+        out.append(triton_call("block", derive.block()[0], f"_{gate}"))
+    if "bias_hn" in piece.used():
+        out.append("    bias_hn = tl.load(bias + unit, unit < H, 0.0)")
+    return out
+
+
+def triton_forward(d: Derived, stage: Stage) -> list[str]:
+    gates, used = d.cell.gates, stage.forward.used()
+    gh, width, first = f"{len(gates)} * H", f"{len(stage.fresh)} * H", gates.index(stage.fresh[0])
+    last_stage, carries_c = "h_new" in stage.forward.outputs, "c_new" in stage.forward.outputs
+    out = triton_header(
+        f"{stage.name}_forward",
+        "parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,\n"
+        "    state_h, states_c, outputs, before, operands",
+        "KEEP: tl.constexpr",
+    )
+    out += ["    now = (at if KEEP else row.to(tl.int64)) * H + unit"]
+    out += triton_flows(d, stage.forward)
+    for k, gate in enumerate(gates):
+        if gate not in stage.fresh and f"uz_{gate}" not in used:
+            continue
+        place = f"(at if KEEP else row) * ({gh}) + {k} * H + unit"
+        if gate not in stage.fresh:
+            out.append(f"    uz_{gate} = tl.load(uz + {place}, inside, 0.0).to(tl.float32)")
+            continue
+        column = f"row * ({width}) + {k - first} * H + unit"
+        out += [
+            "    if PARTS == 1:",
+            f"        uz_{gate} = tl.load(uz + {place}, inside, 0.0).to(tl.float32)",
+            "    else:",
+            f"        uz_{gate} = tl.load(parts + {column}, inside, 0.0).to(tl.float32)",
+            "        for s in tl.static_range(1, PARTS):",
+            f"            uz_{gate} += tl.load(parts + s * n * ({width}) + {column}, inside, 0.0).to(tl.float32)",
+            f"        tl.store(uz + {place}, uz_{gate}.to(uz.dtype.element_ty), inside)",
+        ]
+    out += ["    here = row * H + unit"]
+    needs_h = "h" in used
+    if last_stage:
+        out += ["    if LENGTHS:", "        alive = t < tl.load(lengths + row, row < n, 0)"]
+    h_lines = ["    h = tl.load(state_h + here, inside, 0.0)"]
+    reset_h = ["        h = tl.where(anew, tl.load(restart_h + here, inside, 0.0), h)"]
+    out += ["    if RESETS:", "        anew = tl.load(resets + at, row < n, 0) != 0"]
+    out += h_lines if needs_h else ["    if LENGTHS:", "        h = tl.load(state_h + here, inside, 0.0)"]
+    out += ["    if RESETS:", *reset_h] if needs_h else ["    if LENGTHS and RESETS:", *reset_h]
+    if carries_c:
+        out += [
+            "    c = tl.load(states_c + now, inside, 0.0)",
+            "    if RESETS:",
+            "        c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)",
+        ]
+    out.append(triton_call(stage.name + ("_step" if last_stage else ""), stage.forward))
+    if not last_stage:
+        return [*out, "    tl.store(operands + now, operand.to(operands.dtype.element_ty), inside)"]
+    out += ["    if LENGTHS:", "        h_new = tl.where(alive, h_new, h)"]
+    if carries_c:
+        out += [
+            "        c_new = tl.where(alive, c_new, c)",
+            "    tl.store(states_c + (now + n * H if KEEP else now), c_new, inside)",
+        ]
+    out += [
+        "    tl.store(state_h + here, h_new, inside" + ("" if needs_h else " & (LENGTHS or t == last)") + ")",
+        "    tl.store(outputs + at * H + unit, h_new.to(outputs.dtype.element_ty), inside)",
+        "    if RESETS:  # what goes into the next product",
+        "        next = tl.load(resets + at + n, (row < n) & (t < last), 0) != 0",
+        "        given = tl.where(next, tl.load(restart_h + here, inside, 0.0), h_new)",
+        "        tl.store(before + (at + n) * H + unit, given.to(before.dtype.element_ty), inside & (t < last))",
+    ]
+    return out
+
+
+def triton_backward(d: Derived, stage: Stage) -> list[str]:
+    gates, piece = d.cell.gates, stage.back
+    gh = f"{len(gates)} * H"
+    first_stage, carries_c, direct = "d_h_new" in piece.inputs, "d_c_new" in piece.inputs, "d_h" in piece.outputs
+    out = triton_header(
+        f"{stage.name}_backward",
+        "parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,\n"
+        "    states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows",
+        "DIRECT: tl.constexpr",
+    )
+    out += triton_flows(d, piece)
+    for k, gate in enumerate(gates):
+        if f"uz_{gate}" in piece.used():
+            out.append(f"    uz_{gate} = tl.load(uz + at * ({gh}) + {k} * H + unit, inside, 0.0).to(tl.float32)")
+    out += ["    here = row * H + unit"]
+    if "h" in piece.used():
+        out += [
+            "    if RESETS:",
+            "        h = tl.load(before + at * H + unit, inside, 0.0).to(tl.float32)",
+            "    else:",
+            "        h = tl.load(outputs + (at - n) * H + unit, inside & (t > 0), 0.0).to(tl.float32)",
+            "        h += tl.load(first_h + here, inside & (t == 0), 0.0)",
+        ]
+    if "c" in piece.used():
+        out += ["    c = tl.load(states_c + at * H + unit, inside, 0.0)"]
+        out += ["    if RESETS:", "        anew = tl.load(resets + at, row < n, 0) != 0"]
+        out += ["        c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)"]
+    if first_stage:
+        out += [
+            "    if DIRECT:",
+            "        carried = tl.load(d_state_h + here, inside, 0.0)",
+            "    else:",
+            "        carried = tl.load(d_state_h + here, inside & (t == last), 0.0)",
+            "    for s in tl.static_range(PARTS):",
+            "        carried += tl.load(parts + s * n * H + here, inside & (t < last), 0.0).to(tl.float32)",
+        ]
+        if carries_c:
+            out += ["    d_c_new = tl.load(d_state_c + here, inside, 0.0)"]
+        out += [
+            "    if RESETS:  # what the next step began from was not this one's state",
+            "        cut = tl.load(resets + at + n, (row < n) & (t < last), 0) != 0",
+            "        old = tl.load(d_restart_h + here, inside, 0.0)",
+            "        tl.store(d_restart_h + here, old + tl.where(cut, carried, 0.0), inside)",
+            "        carried = tl.where(cut, 0.0, carried)",
+        ]
+        if carries_c:
+            out += [
+                "        old = tl.load(d_restart_c + here, inside, 0.0)",
+                "        tl.store(d_restart_c + here, old + tl.where(cut, d_c_new, 0.0), inside)",
+                "        d_c_new = tl.where(cut, 0.0, d_c_new)",
+            ]
+        out += ["    d_h_new = tl.load(d_outputs + at * H + unit, inside, 0.0).to(tl.float32) + carried"]
+        seeds = ["h", "c"] if carries_c else ["h"]
+        out += ["    if LENGTHS:", "        alive = t < tl.load(lengths + row, row < n, 0)"]
+        out += [f"        passed_{part} = tl.where(alive, 0.0, d_{part}_new)" for part in seeds]
+        out += [f"        d_{part}_new = tl.where(alive, d_{part}_new, 0.0)" for part in seeds]
+        out.append(triton_call(f"{stage.name}_step_back", piece))
+        if not direct:
+            out += ["    d_h = tl.zeros((ROWS, UNITS), tl.float32)"]
+        out += ["    if LENGTHS:", *(f"        d_{part} += passed_{part}" for part in seeds)]
+        out += ["    if DIRECT:", "        tl.store(d_state_h + here, d_h, inside)"]
+        if carries_c:
+            out += ["    tl.store(d_state_c + here, d_c, inside)"]
+    else:
+        out += [
+            "    d_operand = tl.zeros((ROWS, UNITS), tl.float32)",
+            "    for s in tl.static_range(PARTS):",
+            "        d_operand += tl.load(parts + s * n * H + here, inside, 0.0).to(tl.float32)",
+            triton_call(f"{stage.name}_back", piece),
+            "    tl.store(d_state_h + here, tl.load(d_state_h + here, inside, 0.0) + d_h, inside)",
+        ]
+    for k, gate in enumerate(gates):
+        if f"d_uz_{gate}" not in piece.outputs:
+            continue
+        for name, value in (("d_uz", f"d_uz_{gate}"), ("d_shift", f"d_shift_{gate}")):
+            out.append(f"    tl.store({name} + at * ({gh}) + {k} * H + unit, {value}.to({name}.dtype.element_ty), inside)")
+        if f"flow_{gate}" in piece.outputs:
+            out.append(f"    tl.store(flows + at * H + unit, flow_{gate}.to(flows.dtype.element_ty), inside)")
+    return out
+
+
+def triton_module() -> str:
+    """scan/gpu_cells.py."""
+    forward, back = derive.block()
+    out = [
+        '"""What does a GPU compute for one unit of one row at a step?',
+        "",
+        "Generated by `make equations` from cells.py and integration.py; a test compares it with them. Do not edit.",
+        '"""',
+        "# fmt: off",
+        "# ruff: noqa",
+        "# mypy: ignore-errors",
+        "",
+        "import triton",
+        "import triton.language as tl",
+        "",
+        "from multint.scan.gpu_maths import phi, sigmoid, slope, tanh",
+        *triton_function("block", forward),
+        *triton_function("block_back", back),
+    ]
+    for cell in CELLS.values():
+        d = derive.derive(cell)
+        for stage in stages(d):
+            last = "h_new" in stage.forward.outputs
+            out += triton_function(stage.name + ("_step" if last else ""), stage.forward)
+            out += triton_function(stage.name + ("_step_back" if last else "_back"), stage.back)
+            out += triton_forward(d, stage)
+            out += triton_backward(d, stage)
+    return "\n".join(out) + "\n"
+
+
 if __name__ == "__main__":
     here = Path(__file__).parent
+    (here / "gpu_cells.py").write_text(triton_module(), encoding="utf-8")
     (here / "csrc" / "cells.h").write_text(header(), encoding="utf-8")
     (here.parents[2] / "docs" / "equations.md").write_text(page(), encoding="utf-8")

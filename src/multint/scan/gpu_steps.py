@@ -1,0 +1,383 @@
+"""How is a cell carried along on any GPU?
+
+Step by step: a product with U by the vendor's library, then one generated pointwise kernel (gpu_cells.py). What a step does is a
+list of actions that a loop in C++ walks through (walk.py), so that Python costs nothing per step.
+
+The backward product has few columns and many terms: it is cut along the terms into parts, which run side by side and are added by
+the pointwise kernel that needs their sum.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from multint.cells import CELLS
+from multint.scan import walk
+from multint.scan.contract import PHI, Problem
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
+from multint.scan.walk import Launch, Product
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+ALIGNED = 8  # values: products over other widths run at half the speed or less
+OLDEST = (8, 0)  # compute capability
+
+
+def interpreted() -> bool:
+    """Whether Triton runs its kernels in Python, on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def missing() -> str | None:
+    """Why this machine cannot run it; None if it can."""
+    return _missing()
+
+
+missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compile asks when it traces, and does not look inside
+
+
+@functools.cache
+def _missing() -> str | None:
+    try:
+        import triton  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError:
+        return "Triton is not installed; torch's CUDA wheels bring it, else install triton 3.6 or newer"
+    if interpreted():
+        return None
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    found = torch.cuda.get_device_capability()
+    if found < OLDEST:
+        return f"it needs compute capability 8.0 or newer, {torch.cuda.get_device_name()} has {found[0]}.{found[1]}"
+    return None
+
+
+def why_not(p: Problem) -> str | None:
+    if p.u.dtype not in DTYPES:
+        return f"it computes in float32, bfloat16 and float16, not in {p.u.dtype}"
+    return missing()
+
+
+@functools.cache
+def _kernels() -> ModuleType:
+    from multint.scan import gpu_cells
+
+    return gpu_cells
+
+
+# ---- sizes ----
+
+
+def _width(h: int) -> int:
+    return -(-h // ALIGNED) * ALIGNED
+
+
+def _gates(x: Tensor, h: int, dim: int = -1) -> Tensor:
+    """The gates' blocks of h values along an axis, each with zeros behind it up to the aligned width."""
+    if h == _width(h):
+        return x
+    return padded(x.unflatten(dim, (-1, h)), _width(h), dim).flatten(dim - 1, dim)
+
+
+def _cropped(x: Tensor, h: int, dim: int = -1) -> Tensor:
+    """The inverse of ``_gates``."""
+    if h == _width(h):
+        return x
+    cropped: Tensor = x.unflatten(dim, (-1, _width(h))).narrow(dim, 0, h).flatten(dim - 1, dim)
+    return cropped.contiguous()
+
+
+def _aligned(p: Inputs) -> Inputs:
+    """The problem with zero units added up to the aligned width: they stay zero, and so do their gradients."""
+    h = p.u.shape[1]
+    if h == _width(h):
+        return replace(p, u=p.u.contiguous())
+
+    def states(x: Tensor | None) -> Tensor | None:
+        return None if x is None else padded(x, _width(h))
+
+    table = _gates(p.wx, h, -2 if p.x is not None else -1)
+    return replace(
+        p,
+        wx=table,
+        u=padded(_gates(p.u, h, -2), _width(h)),
+        vectors=_gates(p.vectors, h),
+        bias_hn=states(p.bias_hn),
+        h=padded(p.h, _width(h)),
+        c=states(p.c),
+        restart_h=states(p.restart_h),
+        restart_c=states(p.restart_c),
+    )
+
+
+def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return list(_kept(p).values())
+
+
+def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What the backward pass needs of the forward pass, by name."""
+    t, n, h = p.steps, p.h.shape[0], _width(p.u.shape[1])
+    gh, dtype = h * len(CELLS[p.cell].gates), p.u.dtype
+    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"uz": ((t, n, gh), dtype)}
+    if p.x is not None:
+        found["flow"] = ((t, n, gh), dtype)
+    if p.c is not None:
+        found["states_c"] = ((t + 1, n, h), torch.float32)  # before each step, and the last
+    if p.cell == "gru":
+        found["operands"] = ((t, n, h), dtype)  # what goes into a second product
+    if p.resets is not None:
+        found["before"] = ((t, n, h), dtype)  # what goes into the first, if not the outputs before
+    if h != p.u.shape[1]:
+        found["outputs"] = ((t, n, h), dtype)  # with the units that were added
+    if p.x is not None and p.x.shape[2] % ALIGNED:
+        found["x"] = ((t * n, _width(p.x.shape[2])), dtype)  # with the features that were added
+    return found
+
+
+# ---- the passes ----
+
+
+def _flow(p: Inputs) -> tuple[Tensor, Tensor]:
+    """W x of every step, or with tokens the table; and x as rows of an aligned number of features."""
+    if p.x is None:
+        return p.wx.contiguous(), p.u.new_empty((0,))
+    size = _width(p.x.shape[2])
+    x = padded(p.x.flatten(0, 1), size)
+    return (x @ padded(p.wx, size).t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
+
+
+def _flags(p: Inputs) -> dict[str, Any]:
+    return {
+        "H": p.u.shape[1],
+        "PHI": PHI.index(p.phi),
+        "TOKENS": p.tokens is not None,
+        "LENGTHS": p.lengths is not None,
+        "RESETS": p.resets is not None,
+    }
+
+
+def _or(x: Tensor | None, nothing: Tensor) -> Tensor:
+    """A kernel's argument: what is not there is never read."""
+    return nothing if x is None else x.contiguous()
+
+
+def _bias(p: Inputs) -> Tensor:
+    """What is added to U h inside the reset, which the kernels of that cell always do."""
+    if p.bias_hn is None:
+        return p.vectors.new_zeros(p.u.shape[1]) if p.cell == "gru_after" else p.vectors
+    return p.bias_hn.contiguous()
+
+
+def _launch(kernel: Any, arguments: tuple[Any, ...], flags: dict[str, Any], tile: tuple[int, int, int]) -> Launch:
+    rows, units, warps = tile
+    grid = (-(-flags["H"] // units), -(-arguments[0] // rows))
+    return Launch(kernel, grid, arguments, {**flags, "ROWS": rows, "UNITS": units}, warps)
+
+
+def forward(p: Inputs, keep: bool) -> Outputs:
+    size, names, p = p.u.shape[1], _kept(p), _aligned(p)
+    cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
+    (flow, x), resets = _flow(p), None if p.resets is None else p.resets.contiguous().view(torch.uint8)
+    outputs = p.u.new_empty((t, n, h))
+    uz = p.u.new_empty((t if keep else 1, n, p.u.shape[0]))
+    state_h = p.h.clone(memory_format=torch.contiguous_format)
+    states_c = operands = before = None
+    if p.c is not None:
+        states_c = p.c.new_empty((t + 1 if keep else 1, n, h))
+        states_c[0] = p.c
+    if cell.shared < len(cell.gates):
+        operands = p.u.new_empty((t if keep else 1, n, h))
+    first = p.h
+    if p.resets is not None:
+        assert p.restart_h is not None
+        before = p.u.new_empty((t, n, h))
+        first = torch.where(p.resets[0].unsqueeze(1), p.restart_h, p.h)
+        before[0] = first
+    nothing = p.vectors
+    arguments = [flow, _or(p.tokens, nothing), p.vectors.contiguous(), _bias(p), _or(p.lengths, nothing)]
+    arguments += [_or(resets, nothing), _or(p.restart_h, nothing), _or(p.restart_c, nothing), state_h]
+    arguments += [_or(states_c, nothing), outputs, _or(before, nothing), _or(operands, nothing)]
+
+    def launch(stage: str, parts: Tensor | None) -> Launch:
+        flags = {**_flags(p), "KEEP": keep, "PARTS": 1 if parts is None else parts.shape[0]}
+        kernel = getattr(_kernels(), f"{stage}_forward")
+        return _launch(kernel, (n, t - 1, _or(parts, nothing), uz, *arguments), flags, _tile(h))
+
+    shared = cell.shared * h
+    split = _forward_parts(p.cell, n, h)
+    parts = [None if s == 1 else p.u.new_empty((s, n, rows)) for s, rows in zip(split, (shared, h), strict=True)]
+    source, shift = (outputs, -1) if before is None else (before, 0)
+    u, now = p.u.t(), uz if keep else uz[0]
+    one = Product(source, u[:, :shared], now[..., :shared] if parts[0] is None else parts[0], shift, split[0], later=True)
+    begin = replace(one, a=first.to(p.u.dtype), shift=0, later=False)
+    if operands is None:
+        actions: list[Product | Launch] = [one, launch(p.cell, parts[0])]
+    else:
+        z, two = operands if keep else operands[0], now[..., shared:] if parts[1] is None else parts[1]
+        second = Product(z, u[:, shared:], two, 0, split[1])
+        actions = [one, launch(f"{p.cell}_operand", parts[0]), second, launch(p.cell, parts[1])]
+    begin.run(0)
+    walk.walk(actions, range(t))
+    last_c = None if states_c is None else _own(states_c[-1].clone(), size)
+    made = {"uz": uz, "flow": flow, "states_c": states_c, "operands": operands, "before": before, "outputs": outputs, "x": x}
+    saved = tuple(made[name] for name in names) if keep else ()
+    return Outputs(_own(outputs, size), _own(state_h, size), last_c, saved)  # type: ignore[arg-type]  # those of names are there
+
+
+def _own(x: Tensor, size: int) -> Tensor:
+    """Without the added units, in memory of its own."""
+    return x if x.shape[-1] == size else x[..., :size].contiguous()
+
+
+def backward(
+    p: Inputs, kept: Sequence[Tensor], outputs: Tensor, grads: Sequence[Tensor | None], wanted: frozenset[str]
+) -> Gradients:
+    made, size, p = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1], _aligned(p)
+    cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
+    uz, outputs, flow = made["uz"], made.get("outputs", outputs), made["flow"] if p.x is not None else p.wx.contiguous()
+    states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
+    resets = None if p.resets is None else p.resets.contiguous().view(torch.uint8)
+    d_outputs = torch.zeros_like(outputs) if grads[0] is None else padded(grads[0], h).contiguous()
+    d_state_h = _carried(grads[1], p.h)
+    d_state_c = None if p.c is None else _carried(grads[2], p.c)
+    d_restart = [None if x is None else torch.zeros_like(x) for x in (p.restart_h, p.restart_c)]
+    d_uz, d_shift = torch.empty_like(uz), torch.empty_like(uz)
+    flows = torch.empty_like(outputs) if p.cell == "gru_after" else None
+    nothing = p.vectors
+    arguments = [d_outputs, uz, flow, _or(p.tokens, nothing), p.vectors.contiguous(), _bias(p)]
+    arguments += [_or(p.lengths, nothing), _or(resets, nothing), _or(p.restart_c, nothing), p.h.contiguous(), outputs]
+    arguments += [_or(before, nothing), _or(states_c, nothing), d_state_h, _or(d_state_c, nothing)]
+    arguments += [*(_or(x, nothing) for x in d_restart), d_uz, d_shift, _or(flows, nothing)]
+    direct = p.cell in ("gru", "gru_after") or p.lengths is not None  # part of dh goes from step to step beside U
+
+    def launch(stage: str, parts: Tensor) -> Launch:
+        flags = {**_flags(p), "DIRECT": direct, "PARTS": parts.shape[0]}
+        kernel = getattr(_kernels(), f"{stage}_backward")
+        return _launch(kernel, (n, t - 1, parts, *arguments), flags, _tile(h))
+
+    shared = cell.shared * h
+    split = _backward_parts(p.cell, n, h)
+    parts = [p.u.new_empty((s, n, h)) for s in split]
+    whole = Product(d_uz[..., :shared], p.u[:shared], parts[0] if split[0] > 1 else parts[0][0], 1, split[0], later=True)
+    actions: list[Product | Launch] = [whole, launch(p.cell, parts[0])]
+    if shared < p.u.shape[0]:
+        out = parts[1] if split[1] > 1 else parts[1][0]
+        second = Product(d_uz[..., shared:], p.u[shared:], out, 0, split[1])
+        actions += [second, launch(f"{p.cell}_operand", parts[1])]
+    walk.walk(actions, range(t - 1, -1, -1))
+
+    found: dict[str, Tensor] = {}
+    if wanted & {"h", "restart_h"}:
+        d_h = (d_uz[0, :, :shared] @ p.u[:shared]).float()
+        found |= _first("h", d_h + d_state_h if direct else d_h, p.resets, d_restart[0])
+    if d_state_c is not None:
+        found |= _first("c", d_state_c, p.resets, d_restart[1])
+    if "u" in wanted:
+        found["u"] = _own(_cropped(_d_u(p, d_uz, outputs, operands, before, shared), size, -2), size)
+    d_wx, d_vectors = _finish(p, d_shift, uz, flow, flows)
+    found["vectors"] = _cropped(d_vectors, size)
+    if p.bias_hn is not None:  # it is added to U h, so their gradients are one
+        found["bias_hn"] = d_uz[..., -h:].sum((0, 1), dtype=torch.float32)
+    found |= _sources(p, made.get("x"), d_wx, wanted, size)
+    states = ("h", "c", "restart_h", "restart_c", "bias_hn")
+    return Gradients(**{k: _own(v, size) if k in states else v for k, v in found.items() if k in wanted})
+
+
+def _carried(grad: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient of the last state, in memory that the steps may change; zero where none came."""
+    if grad is None:
+        return like.new_zeros(like.shape)
+    return padded(grad, like.shape[1]).clone(memory_format=torch.contiguous_format)
+
+
+def _finish(p: Inputs, d_shift: Tensor, uz: Tensor, flow: Tensor, flows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Gradients of W x, in the memory of d_shift, and of the four vectors."""
+    from multint.scan.gpu_finish import finish
+
+    gh, h, rows = p.u.shape[0], p.u.shape[1], d_shift.shape[0] * d_shift.shape[1]
+    each = max(16, 1 << (rows // 64).bit_length())  # a power of two, so that few kernels are compiled; 32 to 64 programs
+    programs = -(-rows // each)
+    sums = p.h.new_empty((programs, 4, gh))
+    parts = [(0, gh, uz, gh)] if flows is None else [(0, gh - h, uz, gh), (gh - h, h, flows, h)]
+    actions = []
+    for first, columns, given, width in parts:
+        flags = {"EACH": each, "GH": gh, "FIRST": first, "COLUMNS": columns, "FLOW_ROW": width, "TOKENS": p.tokens is not None}
+        arguments = (rows, d_shift, given, flow, _or(p.tokens, p.vectors), p.vectors.contiguous(), sums)
+        actions.append(Launch(finish, (-(-columns // 128), programs), arguments, {**flags, "BR": 16, "BC": 128}))
+    walk.walk(actions, range(1))
+    return d_shift, sums.sum(0)
+
+
+def _first(part: str, d: Tensor, resets: Tensor | None, d_restart: Tensor | None) -> dict[str, Tensor]:
+    """What reaches the state before the first step, or what that step restarted from."""
+    if resets is None or d_restart is None:
+        return {part: d}
+    anew = resets[0].unsqueeze(1)
+    return {part: d.masked_fill(anew, 0), f"restart_{part}": d_restart + d.masked_fill(~anew, 0)}
+
+
+def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, before: Tensor | None, shared: int) -> Tensor:
+    """One product over all steps and rows for each source that U is multiplied by."""
+    d_u, flat = torch.empty_like(p.u), d_uz.flatten(0, 1)
+    if before is not None:
+        torch.mm(flat[:, :shared].t(), before.flatten(0, 1), out=d_u[:shared])
+    else:
+        torch.mm(d_uz[1:].flatten(0, 1)[:, :shared].t(), outputs[:-1].flatten(0, 1), out=d_u[:shared])
+        d_u[:shared].addmm_(d_uz[0, :, :shared].t(), p.h.to(p.u.dtype))
+    if operands is not None:
+        torch.mm(flat[:, shared:].t(), operands.flatten(0, 1), out=d_u[shared:])
+    return d_u
+
+
+def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], size: int) -> dict[str, Tensor]:
+    """Gradients of x and of W, or of the table, or of the flows."""
+    found = {}
+    if p.x is not None:
+        flat, i = d_wx.flatten(0, 1), p.x.shape[2]
+        if "x" in wanted:
+            found["x"] = (flat @ padded(p.wx, _width(i)))[:, :i].reshape(p.x.shape).contiguous()
+        if "wx" in wanted:
+            rows = p.x.flatten(0, 1) if x is None else x
+            found["wx"] = _cropped((flat.t() @ rows)[:, :i].contiguous(), size, -2)
+    elif "wx" in wanted:
+        found["wx"] = _cropped(d_wx if p.tokens is None else table_gradient(p.tokens, d_wx, p.wx.shape[0]), size)
+    return found
+
+
+# ---- what was measured on an H200 to be fast ----
+
+
+def _forward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
+    """Into how many parts the products of a forward step are cut, along their terms."""
+    return (1, _most_parts(h, 4)) if cell == "gru" else (1, 1)
+
+
+def _backward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
+    terms = CELLS[cell].shared * h
+    if terms < 3000:
+        parts = 4
+    elif terms <= 4096:
+        parts = 8
+    else:
+        parts = 2 if terms > 9000 else 8 if n <= 112 else 4
+    return _most_parts(terms, parts), _most_parts(h, 4)
+
+
+def _most_parts(terms: int, parts: int) -> int:
+    """At most so many parts, each of an aligned number of terms."""
+    while terms % (parts * ALIGNED) and parts > 1:
+        parts //= 2
+    return parts
+
+
+def _tile(h: int) -> tuple[int, int, int]:
+    """Rows and units of a program, and its warps: 256 values of each gate."""
+    if interpreted():
+        return 4, 16, 4
+    units = max(16, min(256, 1 << (h - 1).bit_length()))
+    return 256 // units, units, 4

@@ -1,0 +1,127 @@
+"""The engine "steps" on CPU tensors, under Triton's interpreter: prints, a line of JSON for each check, what is wrong with it.
+
+A process of its own (see test_gpu_steps.py), since TRITON_INTERPRET changes triton for all who have imported it.
+"""
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import fields, replace
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from problems import F32, F64, PHIS, random_problem
+
+from multint.cells import CELLS, State
+from multint.integration import Vectors, as_general
+from multint.scan import Problem, gpu_engine, reference
+
+TOLERANCE = 1e-5
+PARTS = {"flow": {}, "tokens": {"symbols": 7, "h": 7}, "x": {"features": 6, "h": 7}}
+CHECKS = {
+    **{f"{cell}-{phi}": {"cell": cell, "phi": phi} for cell in CELLS for phi in PHIS[cell]},
+    **{f"{cell}-{part}-lengths": {"cell": cell, "lengths": True, **PARTS[part]} for cell in CELLS for part in PARTS},
+    **{f"{cell}-{part}-resets": {"cell": cell, "restart": 5, **PARTS[part]} for cell in CELLS for part in PARTS},
+    **{f"{cell}-of-one": {"cell": cell, "t": 1, "n": 1, "h": 1} for cell in CELLS},
+    **{f"{cell}-one-row": {"cell": cell, "t": 4, "n": 1, "h": 17, "features": 3} for cell in CELLS},
+    **{f"{cell}-many-rows": {"cell": cell, "t": 2, "n": 70, "h": 9, "lengths": True, "restart": 70} for cell in CELLS},
+    **{f"{cell}-many-units": {"cell": cell, "t": 2, "n": 3, "h": 131, "symbols": 3} for cell in CELLS},
+    "lstm-everything": {"cell": "lstm", "t": 4, "symbols": 3, "lengths": True, "restart": 5},
+    "gru_after-without-bias": {"cell": "gru_after", "bias_hn": None},
+}
+
+
+def inputs_of(problem):
+    """What gpu.py makes of a problem in float32."""
+    p, anew = problem, problem.restart or State(None)
+    vectors = torch.stack([v.detach() for v in as_general(p.form, p.vectors, p.u.shape[0], p.u)])
+    drawn = (p.wx, p.tokens, p.x, p.u, vectors, p.bias_hn, *p.state, p.lengths, p.resets, *anew)
+    return gpu_engine.Inputs(p.cell.name, p.phi, *(None if y is None else y.detach() for y in drawn))
+
+
+def judged(p, costs):
+    """Outputs, last states and gradients of every input by name, of the reference in float64."""
+    names = [field.name for field in fields(gpu_engine.Gradients) if getattr(p, field.name) is not None]
+    wide = {name: getattr(p, name).to(F64).requires_grad_() for name in names}
+    own = replace(p, **wide)
+    problem = Problem(
+        CELLS[p.cell],
+        "general",
+        own.wx,
+        own.u,
+        Vectors(*own.vectors.unbind()),
+        State(own.h, own.c),
+        p.phi,
+        tokens=p.tokens,
+        x=own.x,
+        bias_hn=own.bias_hn,
+        lengths=p.lengths,
+        resets=p.resets,
+        restart=None if p.resets is None else State(own.restart_h, own.restart_c),
+    )
+    result = reference.run(problem)
+    outputs = [result.outputs, *(part for part in result.state if part is not None)]
+    sent = [cost.to(F64) for cost in costs if cost is not None]
+    found = torch.autograd.grad(outputs, list(wide.values()), sent, allow_unused=True, materialize_grads=True)
+    return outputs, dict(zip(names, found, strict=True))
+
+
+def differs(what, ours, judge, least=0.0):
+    if ours is None or ours.shape != judge.shape or ours.dtype != F32:
+        return [f"{what} is {ours if ours is None else (ours.shape, ours.dtype)}, not {(judge.shape, F32)}"]
+    away, size = (ours.to(F64) - judge).norm().item(), max(judge.norm().item(), least)
+    return [] if away <= TOLERANCE * size else [f"{what} is off by {away / (size or 1):.1e} of its norm"]  # not a number: off too
+
+
+def unwanted(grads, wanted):
+    others = [field.name for field in fields(grads) if field.name not in wanted]
+    return [f"gradient of {name}, which nobody wants" for name in others if getattr(grads, name) is not None]
+
+
+def complaints(t=3, n=5, h=12, **options):
+    """What is wrong with one problem."""
+    from multint.scan import gpu_steps
+
+    without = "bias_hn" in options and options.pop("bias_hn") is None
+    problem = random_problem(**options, t=t, n=n, h=h, dtype=F32, seed=3)
+    p = inputs_of(replace(problem, bias_hn=None) if without else problem)
+    costs = [torch.randn(t, n, h), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
+    judge, expected = judged(p, costs)
+    if (reason := gpu_steps.why_not(p)) is not None:
+        return [f"the engine does not take it: {reason}"]
+
+    ours, alone = gpu_steps.forward(p, True), gpu_steps.forward(p, False)
+    found = []
+    for said, result in (("", ours), (" without a gradient", alone)):
+        for what, b in zip(("outputs", "h", "c"), judge, strict=False):
+            found += differs(what + said, getattr(result, what), b, 0.1 * b.numel() ** 0.5)
+    if [(tuple(y.shape), y.dtype) for y in ours.kept] != [(tuple(shape), dtype) for shape, dtype in gpu_steps.kept(p)]:
+        found.append(f"kept {[(tuple(y.shape), y.dtype) for y in ours.kept]}, but says {gpu_steps.kept(p)}")
+    if len(alone.kept) > 0:
+        found.append("kept something without a gradient to come")
+
+    grads = gpu_steps.backward(p, ours.kept, ours.outputs, tuple(costs), frozenset(expected))
+    least = 0.1 * max(x.norm().item() for x in (*judge, *expected.values()))  # sums that cancel keep the roundings of their terms
+    found += [line for name, b in expected.items() for line in differs(f"gradient of {name}", getattr(grads, name), b, least)]
+    found += unwanted(grads, expected)
+    one = gpu_steps.backward(p, ours.kept, ours.outputs, tuple(costs), frozenset(["u"]))
+    found += [*differs("gradient of u alone", one.u, expected["u"], least), *unwanted(one, {"u"})]
+    return found
+
+
+def checked(name):
+    """Complaints of one check; whatever it raises is one of them, and does not keep the next from being made."""
+    torch.manual_seed(0)
+    try:
+        return complaints(**CHECKS[name])
+    except Exception:
+        return [traceback.format_exc(limit=-6)]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or CHECKS:
+        print(json.dumps([name, checked(name)]), flush=True)  # at once: a kernel that writes beside its tensors may end the process
