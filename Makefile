@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 # the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
 CHECKED := --jaxtyping-packages=multint,beartype.beartype
+# a machine with a GPU may be one where nothing can be installed: there its own Python runs the source tree
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,PYTHONPATH=src $(PYTHON))
 
-.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop bench-cpu kernels wheel clean
+.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop bench-cpu bench-gpu test-gpu kernels wheel clean
 
 setup: .venv/.ready
 
@@ -43,6 +45,14 @@ bench-loop: setup
 # the layers beside torch.nn on this CPU, each line with its limit, into results/bench/
 bench-cpu: setup
 	$(BIN)/python benchmarks/cpu.py
+
+# the layers beside cuDNN on this GPU, each line with its limit, into results/bench/; BENCH passes options: BENCH='--only float16'
+bench-gpu:
+	$(GPU_PYTHON) benchmarks/gpu.py $(BENCH)
+
+# what needs a GPU; the warning that is let pass is pytest's where pytest-timeout is not installed
+test-gpu:
+	$(GPU_PYTHON) -m pytest -p no:cacheprovider -W 'ignore:Unknown config option:pytest.PytestConfigWarning' tests/test_gpu.py tests/test_gpu_backend.py
 
 # compile the CPU kernel for this machine now rather than at its first use
 kernels: setup

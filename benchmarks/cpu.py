@@ -19,27 +19,19 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import common
 import torch
+from common import LAYERS, TORCH
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import multint
-from multint.scan import BACKENDS
 
 SHAPES = {"middle": (100, 32, 512), "wide": (50, 16, 1024), "large": (100, 64, 700), "light": (50, 32, 256)}  # steps, batch, width
 SMALL = {"middle": (7, 2, 16), "wide": (5, 2, 24), "large": (20, 16, 64), "light": (5, 3, 8)}
-LAYERS = {
-    "MILSTM": (multint.MILSTM, nn.LSTM),
-    "MIGRU": (multint.MIGRU, nn.GRU),
-    "MIGRU(reset_after)": (functools.partial(multint.MIGRU, reset_after=True), nn.GRU),
-    "MIRNN": (multint.MIRNN, nn.RNN),
-}
-TORCH = {kind: f"nn.{theirs.__name__}" for kind, (_, theirs) in LAYERS.items()}
 SYMBOLS = 50
 AGREED = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # relative, by the norm of each tensor
 AGREED_STEPS = 5
@@ -116,7 +108,7 @@ def against_one_hot(shape):
 
 def against_reference(kind, shape):
     ours = against_torch(kind, shape, True).ours
-    return Contest(ours, {"": Side(on_reference(ours.layer), ours.inputs, ours.g)})
+    return Contest(ours, {"": Side(common.on_reference(ours.layer), ours.inputs, ours.g)})
 
 
 def against_float32(kind, shape, cast):
@@ -187,66 +179,27 @@ def lines(shapes, latency):
 # ---- agreement, and who runs ----
 
 
-def on_reference(layer):
-    twin = copy.deepcopy(layer)
-    twin.backend = "reference"
-    return twin
-
-
 def tensors(side):
     """Outputs and last state by name and, where the side has gradients, those of the input and of every parameter."""
-    torch.manual_seed(1)
-    with torch.set_grad_enabled(side.g is not None):
-        out = side.forward()
-    outs = [part for group in out for part in (group if isinstance(group, tuple) else (group,))]
-    found = {f"output {k}": part for k, part in enumerate(outs)}
+    leaves = {}
     if side.g is not None:
         leaves = dict(side.layer.named_parameters())
         if side.inputs[0].is_floating_point():
             leaves["input"] = side.inputs[0]
-        grads = torch.autograd.grad(outs, list(leaves.values()), [torch.randn_like(part) for part in outs])
-        found |= {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
-    return found
+    with torch.set_grad_enabled(side.g is not None):
+        return common.tensors(side.forward(), leaves)
 
 
 def disagreement(ours):
     """Where our layer differs from the reference backend, in words, or None. A few steps at the same batch and width decide."""
-    own = copy.deepcopy(ours.layer)
-    with torch.no_grad():
-        for vector in (p for p in own.parameters() if p.dim() == 1):
-            vector.add_(0.1 * torch.randn_like(vector))  # all ones and zeros would hide an exchange of two of them
+    own = common.scattered(ours.layer)
     x = ours.inputs[0]
     begun = (x[:AGREED_STEPS].detach().requires_grad_(x.requires_grad),)
     inputs = ours.inputs if isinstance(own, multint.MILSTMCell) else begun
-    got, want = (tensors(Side(layer, inputs, ours.g, ours.cast)) for layer in (own, on_reference(own)))
+    got, want = (tensors(Side(layer, inputs, ours.g, ours.cast)) for layer in (own, common.on_reference(own)))
     bound = AGREED[torch.bfloat16 if ours.cast else next(own.parameters()).dtype]
-    for name, expected in want.items():
-        expected = expected.double()
-        error = ((got[name].double() - expected).norm() / expected.norm().clamp_min(1e-30)).item()
-        if not error <= bound:
-            return f"{name} is off by {error:.1e}, more than {bound:.0e}"
-    return None
-
-
-@contextmanager
-def watched():
-    """The names of the backends that run inside: "auto" may take another one for a particular problem."""
-    ran, runs = set(), {name: module.run for name, module in BACKENDS.items()}
-
-    def noting(name):
-        def run(problem):
-            ran.add(name)
-            return runs[name](problem)
-
-        return run
-
-    for name, module in BACKENDS.items():
-        module.run = noting(name)
-    try:
-        yield ran
-    finally:
-        for name, module in BACKENDS.items():
-            module.run = runs[name]
+    error, name = common.furthest(got, want)
+    return f"{name} is off by {error:.1e}, more than {bound:.0e}" if error > bound else None
 
 
 # ---- seconds and bytes ----
@@ -258,17 +211,6 @@ def seconds(side, count):
     return (time.perf_counter() - began) / count
 
 
-def interleaved(sides, repeats, count):
-    """Seconds a call, a row for each repeat; every other one goes backwards, so that no side is always first."""
-    rows = []
-    for k in range(repeats):
-        row = {}
-        for index in range(len(sides)) if k % 2 == 0 else reversed(range(len(sides))):
-            row[index] = seconds(sides[index], count)
-        rows.append([row[index] for index in range(len(sides))])
-    return rows
-
-
 def timed(line, contest, given):
     """(name of the baseline, pairs of seconds, how often): the baseline with the smaller median counts."""
     sides = [*contest.baselines.values(), contest.ours]
@@ -277,7 +219,7 @@ def timed(line, contest, given):
     least = 0.0 if given.small else 0.05  # seconds in one measurement
     count = max(1, round(least / min(seconds(side, 1) for side in sides)))
     repeats = min(given.repeats, max(5, given.repeats // 3)) if line.fewer else given.repeats
-    rows = interleaved(sides, repeats, count)
+    rows = common.interleaved([functools.partial(seconds, side, count) for side in sides], repeats)
     best = min(range(len(sides) - 1), key=lambda index: statistics.median(row[index] for row in rows))
     return list(contest.baselines)[best], [(row[best], row[-1]) for row in rows], f"{repeats}x{count} calls"
 
@@ -329,7 +271,7 @@ def measure(line, given):
     trouble = disagreement(contest.ours)
     if trouble is not None:
         return f"disagrees: {trouble}"
-    with watched() as ran:
+    with common.watched() as ran:
         contest.ours.calls(1)
     where = "+".join(sorted(ran)) or "cpu"  # a cell may go to the operator without asking scan
     if where != "cpu" and not given.allow_reference:
@@ -341,23 +283,6 @@ def measure(line, given):
 
 
 # ---- what is shown ----
-
-
-def verdict(row):
-    if not row["limit"]:
-        return ""
-    return "met" if float(row["ratio"]) <= float(row["limit"]) else "missed"
-
-
-def table(rows):
-    head = ("what", "shape", "baseline", "ours", "ratio", "10 % to 90 %", "limit", "")
-    cells = [
-        (r["benchmark"], r["shape"], r["baseline"], r["ours"], r["ratio"], f"{r['low']} to {r['high']}", r["limit"], verdict(r))
-        for r in rows
-    ]
-    widths = [max(len(line[k]) for line in (head, *cells)) for k in range(len(head))]
-    padded = (zip(line, widths, strict=True) for line in (head, *cells))
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
 
 
 def profile(line, given):
@@ -412,19 +337,8 @@ def main():
             if line.kind and not line.memory:
                 profile(line, given)
         return
-    rows, without = [], []
-    for line in bars:
-        result = measure(line, given)
-        if isinstance(result, str):
-            without.append(f"{line.name} {line.text(given.threads)} {result}")
-            print(without[-1], flush=True)
-            continue
-        common.keep([result], given.out)  # at once: a long run that is broken off has still measured these
-        rows.append(result)
-        print(f"{result['benchmark']} {result['shape']}: {result['ratio']} {verdict(result)}", flush=True)
-    print("", table(rows), *without, sep="\n")
-    if without:
-        sys.exit(1)
+    titled = [(f"{line.name} {line.text(given.threads)}", line) for line in bars]
+    common.go(titled, functools.partial(measure, given=given), given.out)
 
 
 if __name__ == "__main__":

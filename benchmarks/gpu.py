@@ -1,0 +1,514 @@
+"""How fast are the layers on this GPU, and how much memory do they hold, beside cuDNN's and beside our own plain loop?
+
+Each line is a bar: ours / baseline in one interleaved run may be at most the line's limit. A line is measured only after its layer
+agreed with the reference in float64 on the same device: ``python benchmarks/gpu.py`` adds rows to results/bench/. Where nothing can
+be installed, ``PYTHONPATH=src python3 benchmarks/gpu.py`` needs torch, numpy and Triton alone.
+"""
+
+import argparse
+import gc
+import itertools
+import operator
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import common
+import torch
+from common import LAYERS, TORCH
+from torch import Tensor, nn
+from torch.autograd import DeviceType
+
+import multint
+from multint.paper import engine
+from multint.paper.charlm import recipes
+from multint.paper.charlm.task import SYMBOLS, CharTask, build
+
+AGREED_STEPS = 6
+MOST = 10  # eager calls in one measurement
+LONG_ENOUGH = 0.02  # seconds in one measurement of eager calls
+SAME = 1e-2  # how far a replay may be from the call it repeats, which may add up in another order
+
+
+# ---- shapes and lines ----
+
+
+@dataclass(frozen=True)
+class Shape:
+    t: int
+    n: int
+    i: int
+    h: int
+    layers: int = 1
+    both: bool = False  # directions
+
+    def __str__(self):
+        more = (f" layers={self.layers}" if self.layers > 1 else "") + (" bidirectional" if self.both else "")
+        return f"T={self.t} B={self.n} I={self.i} H={self.h}{more}"
+
+    def small(self):
+        return replace(self, t=AGREED_STEPS + 1, n=8, i=-(-self.i // 16), h=-(-self.h // 16))
+
+
+MIDDLE, WIDE = Shape(100, 128, 1024, 1024), Shape(100, 128, 2048, 2048)
+NARROW_INPUT, SKIP_THOUGHT = Shape(50, 100, 64, 2048), Shape(30, 64, 620, 2400)
+DEEP = Shape(1000, 16, 240, 320, 4, True)
+CAPTURED = {  # the limit of MILSTM / nn.LSTM where both are captured
+    Shape(100, 64, 704, 704): 0.60,
+    MIDDLE: 0.72,
+    Shape(500, 32, 240, 240): 0.35,
+    DEEP: 0.35,
+    NARROW_INPUT: 0.95,
+    WIDE: 0.95,
+    Shape(100, 256, 2048, 2048): 1.00,
+    SKIP_THOUGHT: 1.00,
+    Shape(100, 64, 700, 700): 1.00,  # from here on widths that are no multiple of 64
+    Shape(100, 64, 1000, 1000): 1.00,
+    Shape(100, 64, 513, 513): 1.00,
+}
+EAGER = 0.85
+OTHERS = {"MIRNN": 0.95, "MIGRU(reset_after)": 1.00, "MIGRU": 1.25}
+LOOP = 0.10
+ITERATIONS = {  # milliseconds a whole training iteration may take
+    "PTB MI-RNN-2048": (replace(recipes.PTB_MIRNN, batch=100), 1.5),
+    "enwik8 MI-LSTM-2048": (replace(recipes.ENWIK8_MILSTM, batch=128), 5.9),
+    "text8 MI-LSTM-1024": (replace(recipes.TEXT8_MILSTM, batch=128, length=100), 2.3),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    shape: Shape
+    limit: float | None  # None: reported, with nothing promised
+    build: Callable[[str], "Contest"]  # on a device
+    weigh: Callable  # (line, contest, given) to pairs of (baseline, ours), and how often
+    dtype: str = "bfloat16"
+    tf32: bool | None = None  # None: as torch has it
+    most: int | None = None  # repeats, where the baseline is slow
+    captured: bool = False
+    memory: bool = False
+
+    @property
+    def title(self):
+        return f"{self.name} {self.shape} {self.dtype}"
+
+    @property
+    def bound(self):
+        """How far outputs and gradients may be from float64, relative, by the norm of each."""
+        return 1e-5 if self.dtype == "float32" else 5e-3
+
+
+def lines(small):
+    """Every bar, in the order of the printed table."""
+    bars = []
+    at = Shape.small if small else (lambda shape: shape)
+    in_graph = {"weigh": by_events, "captured": True}
+
+    def beside_torch(kind, shape, limit, dtype="bfloat16", **more):
+        how = ("captured" if "captured" in more else "eager") + ("" if dtype == "bfloat16" else f", {dtype}")
+        contest = partial(against_torch, kind, shape, dtype.split()[0])
+        bars.append(Line(f"training {kind} / {TORCH[kind]} {how}", shape, limit, contest, dtype=dtype, **more))
+
+    for shape, limit in CAPTURED.items():
+        beside_torch("MILSTM", at(shape), limit, **in_graph)
+    for shape in CAPTURED:
+        beside_torch("MILSTM", at(shape), EAGER, weigh=by_clock)
+    for (kind, limit), shape in itertools.product(OTHERS.items(), map(at, (MIDDLE, SKIP_THOUGHT))):
+        beside_torch(kind, shape, limit, **in_graph)
+    for kind, shape in itertools.product(OTHERS, map(at, (MIDDLE, SKIP_THOUGHT))):
+        beside_torch(kind, shape, EAGER, weigh=by_clock)
+    for name, (recipe, most) in ITERATIONS.items():
+        v, recipe = SYMBOLS[recipe.corpus], smaller(recipe) if small else recipe
+        shape = Shape(recipe.length, recipe.batch, v, recipe.hidden)
+        for adam, limit in (("fused", 1.00), ("foreach", None)):  # foreach is what engine.fit takes
+            contest = partial(against_bar, recipe, adam, most / 1e3)
+            title = f"iteration {name}, {adam} Adam / a bar of {most} ms"
+            bars.append(Line(title, shape, limit, contest, by_events, "autocast bfloat16", tf32=True))
+    for name, shape in itertools.product(("retained", "peak"), map(at, (MIDDLE, WIDE))):
+        limit = 1.25 if name == "retained" else None
+        contest = partial(against_torch, "MILSTM", shape, "bfloat16")
+        weigh = partial(by_bytes, which=name)
+        bars.append(Line(f"memory {name} MILSTM / nn.LSTM", shape, limit, contest, weigh, memory=True))
+    for shape in map(at, (MIDDLE, NARROW_INPUT)):
+        for dtype, tf32 in (("float16", None), ("float32 TF32", True), ("float32", False)):
+            beside_torch("MILSTM", shape, None, dtype, tf32=tf32, **in_graph)
+    # last, being slow
+    for shape in CAPTURED:
+        contest = partial(against_reference, at(shape))
+        repeats = 1 if shape is DEEP else 3
+        bars.append(Line("training MILSTM eager / our reference loop eager", at(shape), LOOP, contest, by_clock, most=repeats))
+    return bars
+
+
+# ---- what is measured ----
+
+
+@dataclass
+class Side:
+    """A layer with its input, and ``g``, the gradient its outputs receive."""
+
+    layer: nn.Module
+    x: Tensor
+    g: Tensor
+    cast: bool = False  # under autocast
+
+    @cached_property
+    def leaves(self):
+        own = dict(self.layer.named_parameters())
+        return own | ({"input": self.x} if self.x.is_floating_point() else {})
+
+    @cached_property
+    def wanted(self):
+        return tuple(self.leaves.values())  # found once: a step's host time is the layer's alone
+
+    def forward(self):
+        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.cast):
+            return self.layer(self.x)
+
+    def step(self):
+        # new gradients each time, none added up: what a capture can repeat
+        return torch.autograd.grad(self.forward()[0], self.wanted, self.g)
+
+
+@dataclass
+class Contest:
+    ours: Side
+    baseline: Side | float  # seconds, where a bar stands in for the other side
+    update: Callable | None = None  # a whole iteration around our layer, which is then what is timed
+
+
+def against_torch(kind, shape, dtype, device):
+    ours, theirs = LAYERS[kind]
+    where, width = {"device": device, "dtype": getattr(torch, dtype)}, shape.h * (1 + shape.both)
+    x = torch.randn(shape.t, shape.n, shape.i, **where, requires_grad=True)
+    g = torch.randn(shape.t, shape.n, width, **where)
+    # converted as users do it, which is not the same to cuDNN as being made so
+    made = [make(shape.i, shape.h, shape.layers, bidirectional=shape.both, device=device).to(x.dtype) for make in (ours, theirs)]
+    return Contest(*(Side(layer, x, g) for layer in made))
+
+
+def against_reference(shape, device):
+    ours = against_torch("MILSTM", shape, "bfloat16", device).ours
+    return Contest(ours, replace(ours, layer=common.on_reference(ours.layer)))
+
+
+def against_bar(recipe, adam, seconds, device):
+    v = SYMBOLS[recipe.corpus]
+    # far from uniform, so that a model learns something at once
+    stream = (v * torch.rand(recipe.length + 1, recipe.batch, device=device) ** 3).long()
+    update = Update(recipe, adam, (stream[:-1], stream[1:]))
+    g = torch.randn(recipe.length, recipe.batch, recipe.hidden, device=device, dtype=torch.bfloat16)
+    return Contest(Side(update.model.model.core, stream[:-1], g, cast=True), seconds, update)
+
+
+def smaller(recipe):
+    return replace(recipe, length=AGREED_STEPS + 1, batch=8, hidden=recipe.hidden // 16)
+
+
+# ---- a training iteration as a recipe's run has it ----
+
+
+class Mixed(nn.Module):
+    """A model as Fabric wraps it for bf16: autocast around the call, float32 out of it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, state=None):
+        with torch.autocast(tokens.device.type, torch.bfloat16):
+            logits, state = self.model(tokens, state)
+        return logits.float(), engine.mapped(Tensor.float, state)
+
+
+class Plain:
+    """What an update asks of Fabric, on one device: Lightning is not everywhere."""
+
+    def backward(self, loss):
+        loss.backward()
+
+    def clip_gradients(self, model, optimizer, max_norm, error_if_nonfinite):
+        return nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite)
+
+
+class Loss:
+    """Of a task, what an update asks: it needs no corpus."""
+
+    loss = CharTask.loss
+
+
+class Update:
+    """engine.fit's iteration, state carried, over and over on one batch: tokens in, new weights out, one CUDA graph."""
+
+    def __init__(self, recipe, adam, batch):
+        device, cuda = batch[0].device, batch[0].is_cuda
+        self.model = Mixed(build(recipe, SYMBOLS[recipe.corpus]).to(device))
+        rate = torch.tensor(recipe.schedule.lr, device=device) if cuda else recipe.schedule.lr
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, capturable=cuda, **{adam: True})
+        eager = engine.Eager(Plain(), Loss(), self.model, optimizer, recipe.schedule)
+        self.step = engine.Captured(eager) if cuda else eager
+        self.batch, self.state = batch, None
+
+    def __call__(self):
+        self.loss, _, self.state = self.step(self.batch, self.state)
+
+
+# ---- agreement, and who runs ----
+
+
+def disagreement(side):
+    """(error, name) of what differs most from the reference in float64. A few steps at the same batch and width decide."""
+    own = common.scattered(side.layer)
+    if side.cast:  # weights that the cast leaves alone, so that both sides have the same
+        with torch.no_grad():
+            for p in own.parameters():
+                p.copy_(p.bfloat16())
+    x = side.x[:AGREED_STEPS].detach()
+    real = x.is_floating_point()
+    sides = Side(own, x, side.g, side.cast), Side(common.on_reference(own).double(), x.double() if real else x, side.g)
+    for each in sides:
+        each.x.requires_grad_(real)
+    return common.furthest(*(common.tensors(each.forward(), each.leaves) for each in sides))
+
+
+@contextmanager
+def tf32(allowed):
+    """May float32 products be TF32 ones, ours and cuDNN's?"""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if allowed is not None:
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+# ---- seconds and bytes ----
+
+
+def synchronize():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def capture(step):
+    """Replays one call, captured in a CUDA graph after a few on the side stream that a capture needs warmed up."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(engine.Captured.WARM):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = step()
+    expected = step()
+    for grad in replayed:
+        grad.fill_(torch.nan)  # work that escaped the capture would leave it
+    graph.replay()
+    error, index = common.furthest(*(dict(enumerate(grads)) for grads in (replayed, expected)))
+    if error > SAME:
+        raise RuntimeError(f"gradient {index} of a replay is off by {error:.1e} from the call it repeats")
+    return graph.replay
+
+
+def calls(line, contest):
+    """What is timed: the baseline's call, unless a bar stands for it, and ours, both warmed up."""
+    if contest.update is not None:
+        for _ in range(engine.Captured.WARM + 2):  # the first has no state yet; the last is the capture
+            contest.update()
+        return [contest.update]
+    steps = [contest.baseline.step, contest.ours.step]
+    if line.captured and contest.ours.x.is_cuda:
+        steps = [capture(step) for step in steps]
+    for step in steps:
+        step()
+    synchronize()
+    return steps
+
+
+def event_seconds(call):
+    """On the device, from the beginning of a call to its end."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    call()
+    ended.record()
+    synchronize()
+    return began.elapsed_time(ended) / 1e3
+
+
+def clock_seconds(call, count):
+    """By the clock on the wall, the host's part included."""
+    synchronize()
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    synchronize()
+    return (time.perf_counter() - began) / count
+
+
+def repeated(line, given):
+    return given.repeats if line.most is None else min(given.repeats, line.most)
+
+
+def by_events(line, contest, given):
+    cuda = contest.ours.x.is_cuda
+    seconds = event_seconds if cuda else partial(clock_seconds, count=1)
+    timers = [partial(seconds, call) for call in calls(line, contest)]
+    before = contest.update and float(contest.update.loss)
+    rows = common.interleaved(timers, repeated(line, given))
+    often = f"{len(rows)} {'replays' if cuda else 'calls'}"
+    if contest.update is None:
+        return rows, often
+    after = float(contest.update.loss)
+    if not after < before:
+        raise RuntimeError(f"on one batch over and over the loss went from {before:.4f} to {after:.4f}")
+    return [(contest.baseline, ours) for (ours,) in rows], often
+
+
+def by_clock(line, contest, given):
+    steps = calls(line, contest)
+    # the slower side decides; a single slow call is long enough, and is not made once more to find that out
+    count = 1 if line.most else max(1, min(MOST, round(LONG_ENOUGH / max(clock_seconds(step, 1) for step in steps))))
+    rows = common.interleaved([partial(clock_seconds, step, count) for step in steps], repeated(line, given))
+    return rows, f"{len(rows)}x{count} calls"
+
+
+def by_bytes(line, contest, given, which):
+    return [tuple(footprint(side)[which] for side in (contest.baseline, contest.ours))], "1 step each"
+
+
+def footprint(side):
+    """Bytes allocated after a forward for its backward, outputs included, and the most over a training step."""
+    if not side.x.is_cuda:
+        return {"retained": 1, "peak": 1}  # only CUDA's allocator counts; the line is there to run
+    side.step()  # what is allocated once and for all is not the step's
+    clear()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = side.forward()
+    held = torch.cuda.memory_allocated() - before
+    torch.autograd.grad(out[0], side.wanted, side.g)
+    synchronize()
+    return {"retained": held, "peak": torch.cuda.max_memory_allocated() - before}
+
+
+def clear():
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+# ---- a line ----
+
+
+def measure(line, given):
+    """A row of results, or in words why there is none."""
+    torch.manual_seed(0)
+    try:
+        with tf32(line.tf32):
+            return row(line, given)
+    except Exception as error:  # a line that breaks must not cost the others: time on such a machine is short
+        traceback.print_exc()
+        return f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    finally:
+        clear()
+
+
+def row(line, given):
+    contest = line.build(given.device)
+    with common.watched() as checked:
+        error, name = disagreement(contest.ours)
+    if not error <= line.bound:
+        return f"disagrees: {name} is off by {error:.1e}, more than {line.bound:.0e}"
+    print(f"agrees to {error:.1e} ({name}); ", end="", flush=True)
+    with common.watched() as ran:
+        contest.ours.step()
+    where = "+".join(sorted(ran))
+    if not all(each.startswith("gpu") for each in ran) and not given.allow_reference:
+        return f'refused: "auto" ran it on {where}, not on gpu'
+    if not ran <= checked:
+        return f"refused: it runs on {where}, its first {AGREED_STEPS} steps alone on {'+'.join(sorted(checked))}"
+    pairs, repeats = line.weigh(line, contest, given)
+    units = {"unit": "MB", "scale": 1e-6} if line.memory else {}
+    shape = f"{line.shape} backend={where}"
+    return common.row(line.name, shape, line.dtype, pairs, repeats, line.limit, device=given.device, **units)
+
+
+# ---- where time goes ----
+
+
+def profile(line, given):
+    """Print the kernels that take most, of the baseline and of ours, as the line runs them."""
+    torch.manual_seed(0)
+    with tf32(line.tf32):
+        contest = line.build(given.device)
+        steps = calls(line, contest)
+        for name, step in zip(("baseline", "ours")[-len(steps) :], steps, strict=True):
+            print(f"\n{line.title}: {name}")
+            kernels(step, line.most or 5, contest.ours.x.is_cuda)
+    del contest, steps, step
+    clear()
+
+
+def kernels(step, count, cuda):
+    activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * cuda
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(count):
+            step()
+        synchronize()
+    own = operator.attrgetter("self_device_time_total" if cuda else "self_cpu_time_total")
+    kind = DeviceType.CUDA if cuda else DeviceType.CPU  # an operator's row repeats the time of its kernels
+    events = sorted((event for event in profiler.key_averages() if event.device_type == kind), key=own, reverse=True)
+    total = sum(map(own, events)) or 1
+    print(f"  {total / count / 1e3:.3f} ms in {sum(event.count for event in events) / count:.0f} kernels a call")
+    for event in events[:25]:
+        share, each, often = own(event) / total, own(event) / event.count, event.count / count
+        print(f"  {share:6.1%} {each * often / 1e3:9.3f} ms {often:6.0f} x {each:8.2f} us  {event.key:.120}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="lines whose title it is found in")
+    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--small", action="store_true", help="tiny shapes: does the script run? Kept only where --out says")
+    parser.add_argument("--allow-reference", action="store_true", help="measure whichever backend runs where the fused one cannot")
+    parser.add_argument("--profile", nargs="?", const="", metavar="REGEX", help="print the kernels of these lines; keeps nothing")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu, with --small: nothing is captured")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.device == "cpu" and not given.small:
+        parser.error("--device cpu says nothing of speed: use it with --small, or benchmarks/cpu.py")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("no CUDA device is here; --small --device cpu --allow-reference sees whether the script runs")
+    reason = multint.backends().get("gpu", "there is no such backend")
+    if reason is not None and not given.allow_reference:
+        sys.exit(f'backend "gpu" cannot run here: {reason}; --allow-reference measures what "auto" takes instead')
+    out = given.out or (None if given.small else Path("results/bench"))
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "plain calls on the CPU"
+    print(f"{name}, torch {common.versions()}, " + ("backend gpu" if reason is None else f"without backend gpu: {reason}"))
+    bars = [line for line in lines(given.small) if given.only.search(line.title)]
+    if given.profile is not None:
+        for line in bars:
+            if not line.memory and re.search(given.profile, line.title):
+                profile(line, given)
+        return
+    began = time.monotonic()
+    try:
+        common.go([(line.title, line) for line in bars], partial(measure, given=given), out, given.device)
+    finally:
+        print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
