@@ -254,10 +254,12 @@ def step(a, c):
 
 
 class Memory:
-    def __init__(self, p, hp, rows=None):
+    def __init__(self, p, hp, transposed=False):
         self.p, self.t, self.n, self.h, self.hp = p, p.steps, p.batch, p.width, hp
         self.vectors = gates_last(memory(p.vectors, torch.float32, 4, 4 * self.h), hp, 1).view(4, hp, 4)
-        self.u = gates_last(memory(p.u, torch.bfloat16, 4 * self.h, self.h).float(), hp, 0)
+        shape = (self.h, self.h, 4) if transposed else (4, self.h, self.h)
+        u = memory(p.u, torch.bfloat16, *shape).float()
+        self.u = gates_last((u.permute(2, 1, 0) if transposed else u).reshape(4 * self.h, self.h), hp, 0)
         tokens = memory(p.tokens, torch.int64, self.t * self.n) if p.tokens else torch.arange(self.t * self.n)
         self.flow = memory(p.flow, torch.bfloat16, int(tokens.max()) + 1, hp, 4)[tokens].float().view(self.t, self.n, hp, 4)
         self.lengths = memory(p.lengths, torch.int64, self.n) if p.lengths else torch.full((self.n,), self.t)
@@ -289,7 +291,7 @@ def forward_in_torch(p, hp):
 
 
 def backward_in_torch(p, hp):
-    m = Memory(p, hp)
+    m = Memory(p, hp, transposed=True)
     d_h, d_c = (padded(m.rows(name), hp) for name in ("d_last_h", "d_last_c"))
     product = torch.zeros_like(d_h)
     for t in reversed(range(m.t)):

@@ -6,7 +6,7 @@
 
 import numbers
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,9 +118,9 @@ class _Block(nn.Module):
 
     def _problem(self, suffix: str, x: Tensor, state: State, **more: Any) -> Problem:
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
-        names = ("weight_ih", "weight_hh", "weight_hr", "bias_hn", "alpha", "beta1", "beta2", "bias")
-        weight_ih, weight_hh, weight_hr, bias_hn, *vectors = at_home([getattr(self, name + suffix, None) for name in names])
-        assert weight_ih is not None and weight_hh is not None
+        weight_ih, weight_hh = at_home([getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")])
+        names = ("weight_hr", "bias_hn", "alpha", "beta1", "beta2", "bias")
+        weight_hr, bias_hn, *vectors = at_home([getattr(self, name + suffix, None) for name in names])
         narrow = _autocast_dtype(x)
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
@@ -514,16 +514,17 @@ class _Layer(_Block):
         lasts: list[State] = []
         width = 2 if self.bidirectional else 1
 
-        def read(j: int, x: Tensor, reverse: bool) -> Result:
+        def reader(j: int, x: Tensor, reverse: bool) -> Callable[[], Result]:
             begin = State(*(None if part is None else part[j].to(weight.dtype) for part in state))
             anew = State(*(None if part is None else part[j] for part in fresh))
-            return self._direction(j, x, begin, anew, lengths, resets, reverse)
+            return partial(self._direction, j, x, begin, anew, lengths, resets, reverse)
 
         for k in range(self.num_layers):
             if width == 1:
-                results = [read(k, x, False)]
+                results = [reader(k, x, False)()]
             else:
-                results = side_by_side(partial(read, 2 * k, x, False), partial(read, 2 * k + 1, x, True), x)
+                # x too is used on a second stream, as a view: see at_home
+                results = side_by_side(reader(2 * k, x, False), reader(2 * k + 1, x.view_as(x), True), x)
             lasts += [result.state for result in results]
             x = results[0].outputs if width == 1 else torch.cat([result.outputs for result in results], -1)
             x = x.to(out_dtype)

@@ -356,8 +356,9 @@ def backward(
         d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
         d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
         d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
+        turned = u.view(4, h, h).permute(2, 1, 0).contiguous()  # a thread then reads neighbours
         given = _Backward(
-            *map(_at, (flow, tokens, u, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
+            *map(_at, (flow, tokens, turned, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
             *(None,) * 4, t, n, h,
         )  # fmt: skip
         _launch("BACKWARD", given, n, hp, u)

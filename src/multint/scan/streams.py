@@ -18,19 +18,20 @@ _Weight = TypeVar("_Weight", bound=Tensor | None)
 def side_by_side(one: Callable[[], Result], two: Callable[[], Result], like: Tensor) -> list[Result]:
     """Results of two functions that do not depend on each other; on the GPU of ``like`` they run on two streams.
 
-    Autograd runs a backward pass on the stream of its forward pass, so that too is side by side.
+    Autograd runs a backward pass on the stream of its forward pass, so that too is side by side. It goes through what was done in
+    reverse: the second comes first here, so that its parameters, for which this stream must wait, come last there.
     """
     if like.device.type != "cuda" or torch.compiler.is_compiling() or operator.transformed():
         return [one(), two()]
     here, there = torch.cuda.current_stream(like.device), _second_stream(like.device)
     there.wait_stream(here)
-    first = one()
     _thread.home = here
     try:
         with torch.cuda.stream(there):
             second = two()
     finally:
         _thread.home = None
+    first = one()
     here.wait_stream(there)
     for made in (second.outputs, *second.state):
         if made is not None:

@@ -10,7 +10,7 @@
 // stay zero: U and the vectors are zero there) and, for GRID_*, COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
 //
 // Storage is bfloat16 and arithmetic float32. Arrays over steps have the four gates of a unit side by side, (t, n, HP, 4), so that
-// one thread reads and writes all it needs of a unit as 8 bytes; U and the vectors are read as the caller has them, (gate, unit).
+// one thread reads and writes all it needs of a unit as 8 bytes; U and the vectors are read as the caller has them, (gate, unit), but for U^T.
 
 namespace mi {
 #include "cells.h"  // with device_lanes.h as its lanes.h
@@ -53,7 +53,7 @@ struct Forward {
 struct Backward {
   const u16* flow;
   const i64* tokens;
-  const u16* u;
+  const u16* u;          // its transpose, (width, width, 4): the gates side by side
   const float* vectors;
   const i64* lengths;
   const u16* uz;
@@ -247,20 +247,16 @@ template <int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int wi
   else
     load_u<false>(a, u, width, unit, gate, k0);
 }
-// The left operand of U^T d_uz, rows m and m + 8 of U^T; k = 4 unit + gate, as d_uz has it, so two neighbours are gates of one
-// unit.
-DEVICE u32 two_gates(const u16* u, int width, int m, int k, bool there) {
-  const int unit = k >> 2, gate = k & 3;
-  if (!there || m >= width || unit >= width) return 0u;
-  const u16* p = u + (i64(gate) * width + unit) * width + m;
-  return __ldg(p) | u32(__ldg(p + i64(width) * width)) << 16;
-}
+// The left operand of U^T d_uz, rows m and m + 8 of U^T; k = 4 unit + gate, as d_uz has it.
 template <int STEPS> DEVICE void load_u_transposed(u32 (&a)[STEPS][4], const u16* u, int width, int m, int k0, bool there) {
+  const int terms = 4 * width;
+  const u16 *row = u + i64(m) * terms, *next = row + 8 * i64(terms);
+  const bool first = there && m < width, second = there && m + 8 < width;
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
     const int k = k0 + 16 * s;
-    a[s][0] = two_gates(u, width, m, k, there), a[s][1] = two_gates(u, width, m + 8, k, there);
-    a[s][2] = two_gates(u, width, m, k + 8, there), a[s][3] = two_gates(u, width, m + 8, k + 8, there);
+    a[s][0] = two_values(row + k, first && k < terms), a[s][1] = two_values(next + k, second && k < terms);
+    a[s][2] = two_values(row + k + 8, first && k + 8 < terms), a[s][3] = two_values(next + k + 8, second && k + 8 < terms);
   }
 }
 
@@ -285,13 +281,14 @@ DEVICE void all_gates(const float (&v)[4], bool upper, float (&uz)[4]) {
   const float x = __shfl_xor_sync(~0u, upper ? v[0] : v[1], 16), y = __shfl_xor_sync(~0u, upper ? v[2] : v[3], 16);
   uz[0] = upper ? x : v[0], uz[1] = upper ? y : v[2], uz[2] = upper ? v[1] : x, uz[3] = upper ? v[3] : y;
 }
-DEVICE Values<float> values_of(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
+// vectors of the gates are APART places apart
+template <int APART = 1> DEVICE Values<float> values_of(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
   Values<float> x;
   float flow[4];
   unpack(wx, flow);
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-    mi::block(flow[g], vectors[g], x.scale[g], x.shift[g]);
+    mi::block(flow[g], vectors[g * APART], x.scale[g], x.shift[g]);
     x.uz[g] = uz[g];
   }
   x.h = 0.f, x.c = c, x.bias_hn = 0.f;  // an LSTM asks for no h
@@ -319,18 +316,18 @@ DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int unit, int p
   }
   return k;
 }
-DEVICE Values<float> values_of(const Kept& k, const Block<float>* vectors) {
+template <int APART = 1> DEVICE Values<float> values_of(const Kept& k, const Block<float>* vectors) {
   float uz[4];
   unpack(k.uz, uz);
-  return values_of(k.wx, uz, k.c, vectors);
+  return values_of<APART>(k.wx, uz, k.c, vectors);
 }
 // The step backwards is linear in the gradients of h and c that come in: what it makes of (1, 0) and of (0, 1) can be known
 // before them.
 struct Slopes {
   float scale[4], by_h[5], by_c[5];  // of the four gates' sums, and of c
 };
-DEVICE Slopes slopes_of(const Kept& k, const Block<float>* vectors) {
-  const Values<float> x = values_of(k, vectors);
+template <int APART = 1> DEVICE Slopes slopes_of(const Kept& k, const Block<float>* vectors) {
+  const Values<float> x = values_of<APART>(k, vectors);
   Values<float> by_h, by_c;
   mi::lstm::step_back<mi::Tanh>(x, Pair<float>{1.f, 0.f}, by_h);
   mi::lstm::step_back<mi::Tanh>(x, Pair<float>{0.f, 1.f}, by_c);
@@ -616,7 +613,7 @@ DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __grid_constant__ Backward p) {
   unsigned char* memory = aligned(shared_memory);
   float* partial = reinterpret_cast<float*>(memory + CHUNKS * TILE);               // (2, 8, VALUES), the first axis by parity
-  Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + 2 * 8 * VALUES);  // (16 units, 4 gates)
+  Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + 2 * 8 * VALUES);  // (4 gates, 16 units): a warp reads neighbours
   const u32 tiles = shared_address(memory), full = shared_address(vectors + 64);
 
   const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, quarter = part & 3, quad = blockIdx.x & ~3;
@@ -626,7 +623,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     for (int chunk = 0; chunk < CHUNKS; chunk++) mbarrier_init(full + 8 * chunk, 1);
     mbarrier_init_visible();
   }
-  if (tid < 64) vectors[tid] = vectors_of(p.vectors, p.width, part * 16 + (tid >> 2), tid & 3);
+  if (tid < 64) vectors[tid] = vectors_of(p.vectors, p.width, part * 16 + (tid & 15), tid >> 4);
   __syncthreads();
 #if QUADS
   cluster_sync();  // all four blocks are there before one writes into another
@@ -672,7 +669,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
       if (EARLY) {
-        slopes[e] = slopes_of(kept[e], vectors + unit16[e] * 4);
+        slopes[e] = slopes_of<16>(kept[e], vectors + unit16[e]);
         d_h[e] = kept[e].d_output + pass[e];
       }
     }
@@ -754,7 +751,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         if (EARLY)
           step[e] = step_back(slopes[e], d_h[e] + sum[e], active, d_c[e], pass[e]);
         else
-          step[e] = step_back(values_of(kept[e], vectors + unit16[e] * 4), kept[e].d_output + pass[e] + sum[e], active, d_c[e],
+          step[e] = step_back(values_of<16>(kept[e], vectors + unit16[e]), kept[e].d_output + pass[e] + sum[e], active, d_c[e],
                               pass[e]);
         const int at = in_tile(column[e], unit16[e] >> 1) / 2 + (unit16[e] & 1) * 4;
         if (t > 0) *reinterpret_cast<uint2*>(chunk + at) = step[e].d_uz;
