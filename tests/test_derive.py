@@ -91,6 +91,26 @@ def test_the_pieces_of_a_step_are_the_step_and_its_gradients(cell, phi):
         assert_pulls_back_as_autograd_does(d.operand_back, operand, x, phi)
 
 
+@each_phi
+def test_a_derivative_in_two_pieces_is_the_derivative(cell, phi):
+    back, x = derive.derive(cell).step_back, leaves(cell)
+    seeds = {f"d_{part}_new": drawn(7) for part in cell.carries}
+    wanted = (*(f"d_shift_{gate}" for gate in cell.gates), "d_h", "d_c")
+    before, after = derive.prepared(back, wanted)
+    assert not any(name.endswith("_new") for name in before.used())
+    assert after.used() <= {*before.outputs, *seeds}
+    found = outputs(after, outputs(before, x, phi) | seeds, phi)
+    expected = outputs(back, x | seeds, phi)
+    assert set(found) == {name for name in wanted if name in expected}
+    for name, y in found.items():
+        assert_close(y, expected[name], **EXACT)
+
+
+def test_an_lstm_is_prepared_by_six_coefficients():
+    before, _ = derive.prepared(derive.derive(CELLS["lstm"]).step_back, ("d_shift_i", "d_shift_f", "d_shift_z", "d_shift_o", "d_c"))
+    assert len(before.outputs) == 6
+
+
 @each_cell
 def test_pieces_joined_by_matrix_products_are_a_step_of_the_reference(cell):
     h, d = 3, derive.derive(cell)

@@ -188,6 +188,54 @@ def _back(x: dict[str, Term], outputs: dict[str, Term]) -> Piece:
     return Piece(x | seeds, {f"d_{name}": g for name, g in zip(x, found, strict=True) if g is not ZERO})
 
 
+def prepared(piece: Piece, wanted: tuple[str, ...]) -> tuple[Piece, Piece]:
+    """A derivative in two pieces: coefficients that can be known before the gradients come in, and the sums of gradients with them.
+
+    A derivative is linear in the gradients ``d_..._new``, so each of its values is one of a few such sums times a coefficient.
+    """
+    seeds = {name: term for name, term in piece.inputs.items() if name.endswith("_new")}
+    coefficients: dict[str, Term] = {}
+    known: dict[int, str] = {}
+    found: dict[int, tuple[Term, Term] | None] = {id(term): (term, ONE) for term in seeds.values()}
+
+    def whole(part: tuple[Term, Term]) -> Term:
+        base, factor = part
+        if factor is ONE:
+            return base
+        if id(factor) not in known:
+            known[id(factor)] = f"k{len(coefficients)}"
+            coefficients[known[id(factor)]] = factor
+        return base * value(known[id(factor)])
+
+    def split(term: Term) -> tuple[Term, Term] | None:
+        """A sum of gradients and its coefficient; None for what does not depend on them."""
+        if id(term) not in found:
+            parts = [split(arg) for arg in term.args]
+            if all(part is None for part in parts):
+                found[id(term)] = None
+            elif term.op == "+":
+                left, right = (part for part in parts if part is not None)
+                found[id(term)] = (whole(left) + whole(right), ONE)
+            elif term.op == "minus":
+                assert parts[0] is not None
+                found[id(term)] = (parts[0][0], negative(parts[0][1]))
+            else:
+                assert term.op == "*", f"{term.op} is not linear"
+                own, other = (0, 1) if parts[0] is not None else (1, 0)
+                part = parts[own]
+                assert part is not None and parts[other] is None, "a product of gradients"
+                found[id(term)] = (part[0], part[1] * term.args[other])
+        return found[id(term)]
+
+    ends = {}
+    for name in wanted:
+        if name in piece.outputs:
+            part = split(piece.outputs[name])
+            assert part is not None
+            ends[name] = whole(part)
+    return Piece(piece.inputs, coefficients), Piece({name: value(name) for name in coefficients} | seeds, ends)
+
+
 # ---- printing ----
 
 

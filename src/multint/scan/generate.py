@@ -162,6 +162,8 @@ def cpp_place(cell: Cell) -> Callable[[str], str]:
             return f"out.{name[0]}"
         if name in ("d_h_new", "d_c_new"):
             return f"seed.{name[2]}"
+        if name[0] == "k" and name[1:].isdigit():
+            return f"k[{name[1:]}]"
         if name in ("operand", "d_operand"):
             return {"operand": "out", "d_operand": "seed"}[name]
         base, holder = (name[2:], "d") if name.startswith("d_") else (name, "x")
@@ -205,6 +207,12 @@ def cpp_cell(d: Derived) -> list[str]:
             d.step_back,
             tuple(f"d_{part}" for part in cell.carries),
         ),
+    ]
+    before, after = derive.prepared(d.step_back, (*(f"d_shift_{gate}" for gate in cell.gates), "d_h", "d_c"))
+    out += [
+        f"  static constexpr int coefficients = {len(before.outputs)};  // of step_back, which is linear in seed",
+        *cpp_function(cell, "prepare(const Values<V>& x, V* k)", before),
+        *cpp_function(cell, "apply(const V* k, const Pair<V>& seed, Values<V>& d)", after),
     ]
     if d.operand and d.operand_back:
         out += cpp_function(cell, "operand(const Values<V>& x, V& out)", d.operand)

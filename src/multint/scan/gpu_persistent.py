@@ -184,9 +184,13 @@ class _Finish(ctypes.Structure):
     ]
 
 
+class _Turn(ctypes.Structure):
+    _fields_ = [*_pointers("u", "turned"), ("width", ctypes.c_int)]
+
+
 @functools.cache
 def source(kind: str, **defines: int) -> nvrtc.Source:
-    """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD" or "FINISH"."""
+    """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD", "FINISH" or "TURN"."""
     headers = tuple((name, (CSRC / file).read_text()) for name, file in HEADERS.items())
     options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in defines.items()))
     return nvrtc.Source("persistent.cu", (CSRC / "persistent.cu").read_text(), headers, options)
@@ -233,6 +237,20 @@ def _finish_kernel(device: int) -> nvrtc.Kernel:
     return nvrtc.load(source("FINISH"), "finish", device, threads=THREADS)
 
 
+@functools.cache
+def _turn_kernel(device: int) -> nvrtc.Kernel:
+    return nvrtc.load(source("TURN"), "turn", device, threads=THREADS)
+
+
+def _turned(u: Float[Tensor, "gh h"]) -> Float[Tensor, "h h 4"]:
+    """U^T, a unit's gates side by side: as the backward pass reads it."""
+    h = u.shape[1]
+    turned, squares = u.new_empty((h, h, 4)), -(-h // 32)
+    stream = torch.cuda.current_stream(u.device).cuda_stream
+    _turn_kernel(u.device.index).launch((squares, squares), _Turn(u.data_ptr(), turned.data_ptr(), h), stream)
+    return turned
+
+
 def _launch(kind: str, given: _Forward | _Backward, n: int, hp: int, like: Tensor) -> None:
     """Run one pass over all rows of the batch, with the memory its blocks talk through."""
     if n == 0:
@@ -276,19 +294,26 @@ def _at(x: Tensor | None) -> int | None:
 
 def gates_last(x: Tensor, hp: int, dim: int) -> Tensor:
     """(gate, unit) along an axis becomes (unit, gate), with zeros for units up to ``hp``."""
-    h = x.shape[dim] // 4
-    turned: Tensor = x.unflatten(dim, (4, h)).transpose(dim, dim + 1)
-    if h == hp:
-        return turned.reshape(x.shape)
-    out = x.new_zeros((*x.shape[:dim], hp, 4, *x.shape[dim + 1 :]))
-    out.narrow(dim, 0, h).copy_(turned)
-    return out.flatten(dim, dim + 1)
+    words, h = _words(x, dim), x.shape[dim] // 4
+    turned: Tensor = words.unflatten(dim, (4, h)).transpose(dim, dim + 1)
+    if h != hp:
+        out = words.new_zeros((*words.shape[:dim], hp, 4, *words.shape[dim + 1 :]))
+        out.narrow(dim, 0, h).copy_(turned)
+        turned = out
+    return turned.flatten(dim, dim + 1).view(x.dtype)
 
 
 def gates_first(x: Tensor, h: int, dim: int) -> Tensor:
     """The inverse of ``gates_last``, without its zeros."""
-    split: Tensor = x.unflatten(dim, (-1, 4))
-    return split.narrow(dim, 0, h).transpose(dim, dim + 1).flatten(dim, dim + 1)
+    split: Tensor = _words(x, dim).unflatten(dim, (-1, 4))
+    return split.narrow(dim, 0, h).transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype)
+
+
+def _words(x: Tensor, dim: int) -> Tensor:
+    """x as words of 8 bytes, if rows are moved whole: torch copies one element at a time."""
+    each = 8 // x.element_size()
+    whole = dim < x.dim() - 1 and x.is_contiguous() and x.shape[-1] % each == 0 and x.storage_offset() % each == 0
+    return x.view(torch.int64) if whole else x
 
 
 def _eights(x: Tensor) -> Tensor:
@@ -300,12 +325,12 @@ def _weight(p: Inputs, hp: int) -> Float[Tensor, "ghp i8"]:
     return gates_last(_eights(p.wx), hp, 0)
 
 
-def _flow(p: Inputs, hp: int) -> Tensor:
-    """What the kernels read W x from: W x itself, (t, n, 4 hp), or with tokens the table, (symbols, 4 hp)."""
+def _flow(p: Inputs, hp: int) -> tuple[Tensor, Tensor | None]:
+    """What the kernels read W x from: W x itself, (t, n, 4 hp), or with tokens the table, (symbols, 4 hp); and W in their order."""
     if p.x is None:
-        return gates_last(p.wx, hp, p.wx.dim() - 1)
-    t, n, _ = p.x.shape
-    return torch.mm(_eights(p.x).flatten(0, 1), _weight(p, hp).t()).view(t, n, 4 * hp)
+        return gates_last(p.wx, hp, p.wx.dim() - 1), None
+    (t, n, _), weight = p.x.shape, _weight(p, hp)
+    return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, 4 * hp), weight
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
@@ -316,11 +341,15 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Flow (none with tokens: the table is at hand), U h of every step, and c before every step."""
+    """U h of every step, c before every step; W x, unless the table is at hand; and with x, W in the kernels' order."""
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
-    flow = (t, n, 4 * hp) if p.tokens is None else (0,)
-    return [(flow, torch.bfloat16), ((t, n, 4 * hp), torch.bfloat16), ((t, n, hp), torch.float32)]
+    found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, 4 * hp), torch.bfloat16), ((t, n, hp), torch.float32)]
+    if p.tokens is None:
+        found.append(((t, n, 4 * hp), torch.bfloat16))
+    if p.x is not None:
+        found.append(((4 * hp, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
+    return found
 
 
 def forward(p: Inputs, keep: bool) -> Outputs:
@@ -328,7 +357,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     hp = padded_width(h)
     assert p.c is not None, "an LSTM has a c"
     with torch.cuda.device(p.u.device):
-        flow, tokens, lengths = _flow(p, hp), _contiguous(p.tokens), _contiguous(p.lengths)
+        (flow, weight), tokens, lengths = _flow(p, hp), _contiguous(p.tokens), _contiguous(p.lengths)
         u, vectors, h0, c0 = p.u.contiguous(), p.vectors.contiguous(), p.h.contiguous(), p.c.contiguous()
         outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), torch.empty_like(c0)
         uz = u.new_empty((t, n, 4 * hp)) if keep else None
@@ -339,7 +368,8 @@ def forward(p: Inputs, keep: bool) -> Outputs:
         _launch("FORWARD", given, n, hp, u)
     if uz is None or cs is None:
         return Outputs(outputs, last_h, last_c, ())
-    return Outputs(outputs, last_h, last_c, (flow if tokens is None else flow.new_empty(0), uz, cs))
+    rest = (flow if tokens is None else None, weight)
+    return Outputs(outputs, last_h, last_c, (uz, cs, *(made for made in rest if made is not None)))
 
 
 def backward(
@@ -348,21 +378,21 @@ def backward(
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
     with torch.cuda.device(p.u.device):
-        flow, uz, cs = kept
+        uz, cs, *rest = kept
         tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
-        if tokens is not None:
-            flow = _flow(p, hp)
+        flow = rest[0] if tokens is None else _flow(p, hp)[0]
         d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
         d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
         d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
         d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
-        turned = u.view(4, h, h).permute(2, 1, 0).contiguous()  # a thread then reads neighbours
+        turned = _turned(u)
         given = _Backward(
             *map(_at, (flow, tokens, turned, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
             *(None,) * 4, t, n, h,
         )  # fmt: skip
         _launch("BACKWARD", given, n, hp, u)
-        d_x, d_wx, d_vectors = _input_gradients(p, flow, tokens, vectors, uz, d_gates, wanted)
+        weight = None if p.x is None else rest[-1]
+        d_x, d_wx, d_vectors = _input_gradients(p, flow, weight, tokens, vectors, uz, d_gates, wanted)
         if "h" in wanted:
             d_h += torch.mm(gates_first(d_uz[0], h, 1), u, out_dtype=torch.float32)
         return Gradients(
@@ -385,7 +415,14 @@ def _recurrent_gradient(p: Inputs, outputs: Float[Tensor, "t n h"], d_uz: Float[
 
 
 def _input_gradients(
-    p: Inputs, flow: Tensor, tokens: Tensor | None, vectors: Tensor, uz: Tensor, d_gates: Tensor, wanted: frozenset[str]
+    p: Inputs,
+    flow: Tensor,
+    weight: Tensor | None,
+    tokens: Tensor | None,
+    vectors: Tensor,
+    uz: Tensor,
+    d_gates: Tensor,
+    wanted: frozenset[str],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of x, wx and the vectors. Turns ``d_gates`` into the gradient of W x."""
     if not wanted & {"x", "wx", "vectors"}:
@@ -395,8 +432,8 @@ def _input_gradients(
     d_flow = d_gates
     d_vectors = gates_first(sums.sum(0), h, 1) if "vectors" in wanted else None
     d_x = d_wx = None
-    if p.x is not None and "x" in wanted:
-        d_x = torch.mm(d_flow.view(t * n, 4 * hp), _weight(p, hp)).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
+    if p.x is not None and weight is not None and "x" in wanted:
+        d_x = torch.mm(d_flow.view(t * n, 4 * hp), weight).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
     if "wx" in wanted:
         if tokens is not None:
             d_wx = gates_first(table_gradient(tokens, d_flow, p.wx.shape[0]), h, 1)

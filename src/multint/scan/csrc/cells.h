@@ -55,6 +55,18 @@ struct rnn {  // h
     d.uz[0] = t6;
     d.h = V{};
   }
+  static constexpr int coefficients = 1;  // of step_back, which is linear in seed
+  template <class Phi, class V> INLINE void prepare(const Values<V>& x, V* k) {
+    const V t0 = x.scale[0] * x.uz[0];
+    const V a_h = t0 + x.shift[0];
+    const V y = Phi::phi(a_h);
+    const V t3 = Phi::slope(y);
+    k[0] = t3;
+  }
+  template <class Phi, class V> INLINE void apply(const V* k, const Pair<V>& seed, Values<V>& d) {
+    const V t0 = seed.h * k[0];
+    d.shift[0] = t0;
+  }
 };
 
 struct lstm {  // i f z o
@@ -146,6 +158,60 @@ struct lstm {  // i f z o
     d.uz[3] = t45;
     d.h = V{};
   }
+  static constexpr int coefficients = 6;  // of step_back, which is linear in seed
+  template <class Phi, class V> INLINE void prepare(const Values<V>& x, V* k) {
+    const V t0 = x.scale[3] * x.uz[3];
+    const V a_o = t0 + x.shift[3];
+    const V o = sigmoid(a_o);
+    const V t3 = x.scale[0] * x.uz[0];
+    const V a_i = t3 + x.shift[0];
+    const V i = sigmoid(a_i);
+    const V t6 = x.scale[2] * x.uz[2];
+    const V a_z = t6 + x.shift[2];
+    const V z = tanh(a_z);
+    const V t9 = i * z;
+    const V t10 = x.scale[1] * x.uz[1];
+    const V a_f = t10 + x.shift[1];
+    const V f = sigmoid(a_f);
+    const V t13 = f * x.c;
+    const V t14 = t9 + t13;
+    const V t15 = tanh(t14);
+    const V t16 = t15 * t15;
+    const V t17 = 1 - t16;
+    const V t18 = o * t17;
+    const V t19 = 1 - i;
+    const V t20 = i * t19;
+    const V t21 = z * t20;
+    const V t22 = 1 - f;
+    const V t23 = f * t22;
+    const V t24 = x.c * t23;
+    const V t25 = z * z;
+    const V t26 = 1 - t25;
+    const V t27 = i * t26;
+    const V t28 = 1 - o;
+    const V t29 = o * t28;
+    const V t30 = t15 * t29;
+    k[0] = t18;
+    k[1] = t21;
+    k[2] = t24;
+    k[3] = t27;
+    k[4] = t30;
+    k[5] = f;
+  }
+  template <class Phi, class V> INLINE void apply(const V* k, const Pair<V>& seed, Values<V>& d) {
+    const V t0 = seed.h * k[0];
+    const V t1 = seed.c + t0;
+    const V t2 = t1 * k[1];
+    const V t3 = t1 * k[2];
+    const V t4 = t1 * k[3];
+    const V t5 = seed.h * k[4];
+    const V t6 = t1 * k[5];
+    d.shift[0] = t2;
+    d.shift[1] = t3;
+    d.shift[2] = t4;
+    d.shift[3] = t5;
+    d.c = t6;
+  }
 };
 
 struct gru {  // r z n
@@ -198,6 +264,38 @@ struct gru {  // r z n
     d.scale[2] = t21;
     d.shift[2] = t20;
     d.uz[2] = t22;
+  }
+  static constexpr int coefficients = 5;  // of step_back, which is linear in seed
+  template <class Phi, class V> INLINE void prepare(const Values<V>& x, V* k) {
+    const V t0 = x.scale[2] * x.uz[2];
+    const V a_n = t0 + x.shift[2];
+    const V n = tanh(a_n);
+    const V t3 = -x.h;
+    const V t4 = x.scale[1] * x.uz[1];
+    const V a_z = t4 + x.shift[1];
+    const V z = sigmoid(a_z);
+    const V t7 = 1 - z;
+    const V t8 = z * t7;
+    const V t9 = n * n;
+    const V t10 = 1 - t9;
+    const V t11 = z * t10;
+    const V t12 = 1 - z;
+    k[0] = n;
+    k[1] = t3;
+    k[2] = t8;
+    k[3] = t11;
+    k[4] = t12;
+  }
+  template <class Phi, class V> INLINE void apply(const V* k, const Pair<V>& seed, Values<V>& d) {
+    const V t0 = seed.h * k[0];
+    const V t1 = seed.h * k[1];
+    const V t2 = t0 + t1;
+    const V t3 = t2 * k[2];
+    const V t4 = seed.h * k[3];
+    const V t5 = seed.h * k[4];
+    d.shift[1] = t3;
+    d.shift[2] = t4;
+    d.h = t5;
   }
   template <class Phi, class V> INLINE void operand(const Values<V>& x, V& out) {
     const V t0 = x.scale[0] * x.uz[0];
@@ -295,5 +393,50 @@ struct gru_after {  // r z n
     d.scale[2] = t34;
     d.shift[2] = t16;
     d.uz[2] = t18;
+  }
+  static constexpr int coefficients = 6;  // of step_back, which is linear in seed
+  template <class Phi, class V> INLINE void prepare(const Values<V>& x, V* k) {
+    const V t0 = x.scale[1] * x.uz[1];
+    const V a_z = t0 + x.shift[1];
+    const V z = sigmoid(a_z);
+    const V t3 = x.scale[0] * x.uz[0];
+    const V a_r = t3 + x.shift[0];
+    const V r = sigmoid(a_r);
+    const V t6 = x.uz[2] + x.bias_hn;
+    const V t7 = r * t6;
+    const V t8 = x.scale[2] * t7;
+    const V a_n = t8 + x.shift[2];
+    const V n = tanh(a_n);
+    const V t11 = n * n;
+    const V t12 = 1 - t11;
+    const V t13 = z * t12;
+    const V t14 = t13 * x.scale[2];
+    const V t15 = t14 * t6;
+    const V t16 = 1 - r;
+    const V t17 = r * t16;
+    const V t18 = t15 * t17;
+    const V t19 = -x.h;
+    const V t20 = 1 - z;
+    const V t21 = z * t20;
+    const V t22 = 1 - z;
+    k[0] = t18;
+    k[1] = n;
+    k[2] = t19;
+    k[3] = t21;
+    k[4] = t13;
+    k[5] = t22;
+  }
+  template <class Phi, class V> INLINE void apply(const V* k, const Pair<V>& seed, Values<V>& d) {
+    const V t0 = seed.h * k[0];
+    const V t1 = seed.h * k[1];
+    const V t2 = seed.h * k[2];
+    const V t3 = t1 + t2;
+    const V t4 = t3 * k[3];
+    const V t5 = seed.h * k[4];
+    const V t6 = seed.h * k[5];
+    d.shift[0] = t0;
+    d.shift[1] = t4;
+    d.shift[2] = t5;
+    d.h = t6;
   }
 };

@@ -4,7 +4,7 @@
 // travels between thread blocks at a step. Two ways of travelling:
 //   GRID_*     through L2. A group of HP/16 blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
 //   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks.
-// FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop.
+// FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop; TURN transposes U before it.
 //
 // NVRTC compiles one kernel at a time: one of those names is defined, HP (units, padded to whole chunks of 64 with zeros, which
 // stay zero: U and the vectors are zero there) and, for GRID_*, COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
@@ -81,6 +81,12 @@ struct Finish {
   float* sums;    // (gridDim.y, 4, 4 * padded): of this block's rows, the gradients of alpha, beta1, beta2, b
   i64 rows;
   int width, padded;
+};
+
+struct Turn {
+  const u16* u;   // (4, width, width)
+  u16* turned;    // (width, width, 4)
+  int width;
 };
 
 // --------------------------------------------------------------------------------------------------------------------- memory
@@ -316,25 +322,18 @@ DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int unit, int p
   }
   return k;
 }
-template <int APART = 1> DEVICE Values<float> values_of(const Kept& k, const Block<float>* vectors) {
-  float uz[4];
-  unpack(k.uz, uz);
-  return values_of<APART>(k.wx, uz, k.c, vectors);
-}
-// The step backwards is linear in the gradients of h and c that come in: what it makes of (1, 0) and of (0, 1) can be known
-// before them.
+// The step backwards is linear in the gradients of h and c that come in, so its coefficients can be known before them.
 struct Slopes {
-  float scale[4], by_h[5], by_c[5];  // of the four gates' sums, and of c
+  float scale[4], k[mi::lstm::coefficients];
 };
 template <int APART = 1> DEVICE Slopes slopes_of(const Kept& k, const Block<float>* vectors) {
-  const Values<float> x = values_of<APART>(k, vectors);
-  Values<float> by_h, by_c;
-  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{1.f, 0.f}, by_h);
-  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{0.f, 1.f}, by_c);
+  float uz[4];
+  unpack(k.uz, uz);
+  const Values<float> x = values_of<APART>(k.wx, uz, k.c, vectors);
   Slopes s;
+  mi::lstm::prepare<mi::Tanh>(x, s.k);
 #pragma unroll
-  for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g], s.by_h[g] = by_h.shift[g], s.by_c[g] = by_c.shift[g];
-  s.by_h[4] = by_h.c, s.by_c[4] = by_c.c;
+  for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g];
   return s;
 }
 // Gradients of one step, rounded, and of c before it. Past the end of a row nothing happens to its state, nor to the state's
@@ -343,22 +342,14 @@ struct Step {
   uint2 d_uz, d_gates;
 };
 DEVICE Step step_back(const Slopes& s, float d_h, bool active, float& d_c, float& pass) {
+  Values<float> d;
+  mi::lstm::apply<mi::Tanh>(s.k, Pair<float>{d_h, d_c}, d);
   float d_uz[4], d_gates[4];
 #pragma unroll
   for (int g = 0; g < 4; g++) {
-    d_gates[g] = active ? d_h * s.by_h[g] + d_c * s.by_c[g] : 0.f;
-    d_uz[g] = active ? d_gates[g] * s.scale[g] : 0.f;
+    d_gates[g] = active ? d.shift[g] : 0.f;
+    d_uz[g] = d_gates[g] * s.scale[g];
   }
-  d_c = active ? d_h * s.by_h[4] + d_c * s.by_c[4] : d_c;
-  pass = active ? 0.f : d_h;
-  return {packed(d_uz), packed(d_gates)};
-}
-DEVICE Step step_back(const Values<float>& x, float d_h, bool active, float& d_c, float& pass) {
-  Values<float> d;
-  mi::lstm::step_back<mi::Tanh>(x, Pair<float>{d_h, d_c}, d);
-  float d_uz[4], d_gates[4];
-#pragma unroll
-  for (int g = 0; g < 4; g++) d_gates[g] = active ? d.shift[g] : 0.f, d_uz[g] = active ? d.uz[g] : 0.f;
   d_c = active ? d.c : d_c;
   pass = active ? 0.f : d_h;
   return {packed(d_uz), packed(d_gates)};
@@ -581,7 +572,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
 constexpr int VALUES = COLUMNS * 16;                          // of one partial sum: (EIGHTS, 32 lanes, 4), as the accumulators lie
 constexpr int WORKERS = VALUES < THREADS ? VALUES : THREADS;  // threads of the pointwise part
 constexpr int EACH = VALUES / WORKERS;                        // values a worker has, neighbours in a partial sum
-constexpr bool EARLY = EACH <= 2;                             // registers suffice to prepare a step before its gradient is there
+constexpr int LINES = EACH > 1 ? 2 : 1;                       // rows of the batch among them: every other value has the same
+constexpr bool AHEAD = EACH <= 2;                             // registers suffice to read a step ahead
 
 DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(tile), "l"(source),
@@ -631,49 +623,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   u32 a[STEPS][4];
   load_u_transposed(a, p.u, p.width, (part >> 2) * CHUNK + 16 * warp + q, quarter * HP + half * STEPS * 16 + 2 * l, true);
 
-  // ---- the values of this worker: where accumulator i of lane `from` in eight j lies in the tile of 16 units and COLUMNS rows
+  // ---- the values of this worker. Accumulator i of lane `from` in eight j is of unit from / 4 + 8 (i / 2) and of column 8 j + 2 (from % 4)
+  // + i % 2: neighbours are of neighbouring columns, and the third and fourth of units 8 further on.
   const bool works = tid < WORKERS;
-  int unit16[EACH], row[EACH], column[EACH], length[EACH], line[EACH];
-  bool present[EACH];
+  const int value = tid * EACH;
+  const int unit0 = ((value >> 4) & 7) + 8 * ((value >> 1) & 1), column0 = 8 * (value >> 7) + 2 * ((value >> 2) & 3) + (value & 1);
+  auto unit_of = [&](int e) { return part * 16 + unit0 + 8 * (e >> 1); };
+  auto row_of = [&](int e) { return row0 + column0 + e % LINES; };
+  auto present = [&](int e) { return works && row_of(e) < p.end; };
+  int length[LINES], line[LINES];
   float d_c[EACH], pass[EACH];
 #pragma unroll
+  for (int r = 0; r < LINES; r++) {
+    length[r] = length_of(p.lengths, row_of(r), p.steps, present(r));
+    line[r] = line_of(p.tokens, p.steps - 1, p.batch, row_of(r), present(r));
+  }
+#pragma unroll
   for (int e = 0; e < EACH; e++) {
-    const int value = tid * EACH + e, j = value >> 7, from = (value >> 2) & 31, i = value & 3;
-    unit16[e] = (from >> 2) + 8 * (i >> 1);
-    column[e] = 8 * j + 2 * (from & 3) + (i & 1);
-    row[e] = row0 + column[e];
-    present[e] = works && row[e] < p.end;
-    const int unit = part * 16 + unit16[e];
-    const bool there = present[e] && unit < p.width;
-    pass[e] = there && p.d_last_h ? p.d_last_h[i64(row[e]) * p.width + unit] : 0.f;
-    d_c[e] = there && p.d_last_c ? p.d_last_c[i64(row[e]) * p.width + unit] : 0.f;
-    length[e] = length_of(p.lengths, row[e], p.steps, present[e]);
-    line[e] = line_of(p.tokens, p.steps - 1, p.batch, row[e], present[e]);
+    const i64 at = i64(row_of(e)) * p.width + unit_of(e);
+    const bool there = present(e) && unit_of(e) < p.width;
+    pass[e] = there && p.d_last_h ? p.d_last_h[at] : 0.f;
+    d_c[e] = there && p.d_last_c ? p.d_last_c[at] : 0.f;
   }
   Kept kept[EACH];
   auto read = [&](int t) {
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-      kept[e] = kept_at(p, line[e], t, row[e], part * 16 + unit16[e], HP, present[e]);
-      if (t > 0) line[e] = line_of(p.tokens, t - 1, p.batch, row[e], present[e]);
-    }
+    for (int e = 0; e < EACH; e++) kept[e] = kept_at(p, line[e % LINES], t, row_of(e), unit_of(e), HP, present(e));
+#pragma unroll
+    for (int r = 0; r < LINES; r++)
+      if (t > 0) line[r] = line_of(p.tokens, t - 1, p.batch, row_of(r), present(r));
   };
-  if (EARLY) read(p.steps - 1);
+  if (AHEAD) read(p.steps - 1);
 
   float d[COLUMNS / 2];
   for (int done = 0; done < p.steps; done++) {
     const int t = p.steps - 1 - done;
     Slopes slopes[EACH];
     float d_h[EACH];
-    if (!EARLY) read(t);
+    auto prepare = [&] {
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-      if (EARLY) {
-        slopes[e] = slopes_of<16>(kept[e], vectors + unit16[e]);
+      for (int e = 0; e < EACH; e++) {
+        slopes[e] = slopes_of<16>(kept[e], vectors + unit0 + 8 * (e >> 1));
         d_h[e] = kept[e].d_output + pass[e];
       }
-    }
-    if (EARLY && t > 0) read(t - 1);
+    };
+    if (!AHEAD) read(t);
+    if (AHEAD || done == 0) prepare();
+    if (AHEAD && t > 0) read(t - 1);
 
     float sum[EACH];
 #pragma unroll
@@ -694,6 +690,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         } while (!__all_sync(~0u, fetched));
         __syncwarp();
       }
+      if (!AHEAD) prepare();  // while the tiles are on their way
       multiply_tiles(d, a, tiles, full, half, (done - 1) & 1);
 
       // ---- rows 16 w, ... of the sum are units of the quad's block w. Two buffers by parity: whoever writes at done + 2 has
@@ -747,13 +744,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
       u16* chunk = p.exchange + (i64((done + 1) & 1) * gridDim.x + blockIdx.x) * COLUMNS * CHUNK;
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
-        const bool active = t < length[e];
-        if (EARLY)
-          step[e] = step_back(slopes[e], d_h[e] + sum[e], active, d_c[e], pass[e]);
-        else
-          step[e] = step_back(values_of<16>(kept[e], vectors + unit16[e]), kept[e].d_output + pass[e] + sum[e], active, d_c[e],
-                              pass[e]);
-        const int at = in_tile(column[e], unit16[e] >> 1) / 2 + (unit16[e] & 1) * 4;
+        const bool active = t < length[e % LINES];
+        step[e] = step_back(slopes[e], d_h[e] + sum[e], active, d_c[e], pass[e]);
+        const int unit16 = unit0 + 8 * (e >> 1), at = in_tile(column0 + e % LINES, unit16 >> 1) / 2 + (unit16 & 1) * 4;
         if (t > 0) *reinterpret_cast<uint2*>(chunk + at) = step[e].d_uz;
       }
       fence_global();
@@ -762,15 +755,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     if (tid == 0 && t > 0) raise_flag(p.flags + blockIdx.x * 32);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-      if (present[e]) store_step(p, step[e], t, row[e], part * 16 + unit16[e], HP);
+      if (present(e)) store_step(p, step[e], t, row_of(e), unit_of(e), HP);
     __syncwarp();
   }
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
-    const int unit = part * 16 + unit16[e];
-    if (present[e] && unit < p.width) {
-      p.d_h[i64(row[e]) * p.width + unit] = pass[e];
-      p.d_c[i64(row[e]) * p.width + unit] = d_c[e];
+    if (present(e) && unit_of(e) < p.width) {
+      const i64 at = i64(row_of(e)) * p.width + unit_of(e);
+      p.d_h[at] = pass[e];
+      p.d_c[at] = d_c[e];
     }
   }
 #if QUADS
@@ -1052,6 +1045,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_consta
       for (int w = 0; w < WARPS; w++) sum += sums[w][vector][slot];
       p.sums[(i64(blockIdx.y) * 4 + vector) * columns + mine] = sum;
     }
+  }
+}
+#endif
+
+// ------------------------------------------------------------------------------------------------------------ U, transposed
+#ifdef TURN
+constexpr int SIDE = 32;
+
+// (4 gates, width units, width) becomes (width, width units, 4 gates), in squares that go through shared memory
+extern "C" __global__ void __launch_bounds__(THREADS) turn(const __grid_constant__ Turn p) {
+  __shared__ u16 square[4][SIDE][SIDE + 1];
+  const int across = threadIdx.x & (SIDE - 1), down = threadIdx.x / SIDE;
+  const int unit0 = blockIdx.x * SIDE, m0 = blockIdx.y * SIDE;
+  for (int gate = 0; gate < 4; gate++)
+    for (int i = down; i < SIDE; i += THREADS / SIDE) {
+      const int unit = unit0 + i, m = m0 + across;
+      if (unit < p.width && m < p.width) square[gate][i][across] = p.u[(i64(gate) * p.width + unit) * p.width + m];
+    }
+  __syncthreads();
+  for (int i = down; i < SIDE; i += THREADS / SIDE) {
+    const int m = m0 + i, unit = unit0 + across;
+    if (m >= p.width || unit >= p.width) continue;
+    const u32 low = square[0][across][i] | u32(square[1][across][i]) << 16, high = square[2][across][i] | u32(square[3][across][i]) << 16;
+    *reinterpret_cast<uint2*>(p.turned + (i64(m) * p.width + unit) * 4) = make_uint2(low, high);
   }
 }
 #endif
