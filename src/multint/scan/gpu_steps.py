@@ -354,7 +354,7 @@ def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], 
 
 def _forward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
     """Into how many parts the products of a forward step are cut, along their terms."""
-    return (1, _most_parts(h, 4)) if cell == "gru" else (1, 1)
+    return (_most_parts(h, 2 if h <= 1024 else 1), _most_parts(h, 4)) if cell == "gru" else (1, 1)
 
 
 def _backward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
