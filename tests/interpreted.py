@@ -29,6 +29,8 @@ CHECKS = {
     **{f"{cell}-one-row": {"cell": cell, "t": 4, "n": 1, "h": 17, "features": 3} for cell in CELLS},
     **{f"{cell}-many-rows": {"cell": cell, "t": 2, "n": 70, "h": 9, "lengths": True, "restart": 70} for cell in CELLS},
     **{f"{cell}-many-units": {"cell": cell, "t": 2, "n": 3, "h": 131, "symbols": 3} for cell in CELLS},
+    **{f"{cell}-fresh": {"cell": cell, "features": 6, "h": 7, "fresh": True} for cell in CELLS},
+    "lstm-fresh-resets": {"cell": "lstm", "restart": 5, "fresh": True},
     "lstm-everything": {"cell": "lstm", "t": 4, "symbols": 3, "lengths": True, "restart": 5},
     "gru_after-without-bias": {"cell": "gru_after", "bias_hn": None},
 }
@@ -85,9 +87,11 @@ def complaints(t=3, n=5, h=12, **options):
     """What is wrong with one problem."""
     from multint.scan import gpu_steps
 
-    without = "bias_hn" in options and options.pop("bias_hn") is None
+    fresh, without = options.pop("fresh", False), "bias_hn" in options and options.pop("bias_hn") is None
     problem = random_problem(**options, t=t, n=n, h=h, dtype=F32, seed=3)
     p = inputs_of(replace(problem, bias_hn=None) if without else problem)
+    if fresh:
+        p = replace(p, h=torch.zeros_like(p.h), c=None if p.c is None else torch.zeros_like(p.c), fresh=True)
     costs = [torch.randn(t, n, h), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
     judge, expected = judged(p, costs)
     if (reason := gpu_steps.why_not(p)) is not None:

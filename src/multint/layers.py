@@ -509,7 +509,7 @@ class _Layer(_Block):
             raise RuntimeError(f"Expected sequence length to be larger than 0 in {type(self).__name__}")
         weight, n = self._anchor, x.shape[1]
         out_dtype = _autocast_dtype(x) or weight.dtype
-        fresh = self._fresh(n, weight)
+        fresh, zeros = self._fresh(n, weight), state is None and not self.learn_state
         state = fresh if state is None else state
         lasts: list[State] = []
         width = 2 if self.bidirectional else 1
@@ -517,7 +517,7 @@ class _Layer(_Block):
         def reader(j: int, x: Tensor, reverse: bool) -> Callable[[], Result]:
             begin = State(*(None if part is None else part[j].to(weight.dtype) for part in state))
             anew = State(*(None if part is None else part[j] for part in fresh))
-            return partial(self._direction, j, x, begin, anew, lengths, resets, reverse)
+            return partial(self._direction, j, x, begin, anew, lengths, resets, reverse, zeros)
 
         for k in range(self.num_layers):
             if width == 1:
@@ -533,7 +533,15 @@ class _Layer(_Block):
         return x, State(*(_stack([getattr(s, part) for s in lasts]).to(out_dtype) for part in self._cell.carries))
 
     def _direction(
-        self, j: int, x: Tensor, state: State, fresh: State, lengths: Tensor | None, resets: Tensor | None, reverse: bool
+        self,
+        j: int,
+        x: Tensor,
+        state: State,
+        fresh: State,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+        zeros: bool,
     ) -> Result:
         suffix = f"_l{j // 2 if self.bidirectional else j}{'_reverse' if reverse else ''}"
         if reverse:
@@ -554,6 +562,7 @@ class _Layer(_Block):
             hold=None if all(part is None for part in hold) else hold,
             drop=dropout_mask(self.recurrent_dropout, (n, self._out_size), state.h, self.training),
             norm=None if self.norm is None else getattr(self, "norm" + suffix),
+            fresh=zeros,
         )
         return Result(backwards(result.outputs, lengths), result.state) if reverse else result
 

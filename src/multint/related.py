@@ -249,7 +249,7 @@ class _Relative(_Layer):
         return False
 
     def _carry(self, suffix: str, x: Tensor, state: State, **more: Any) -> Result:
-        del more["drop"], more["norm"]  # always None: see _WITHOUT
+        del more["drop"], more["norm"], more["fresh"]  # the first two are always None: see _WITHOUT
         names = [name for name, _ in self._shapes(1)]
         weights = dict(zip(names, at_home([getattr(self, name + suffix) for name in names]), strict=True))
         try:

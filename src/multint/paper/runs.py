@@ -114,7 +114,11 @@ def processor() -> str:
 
 
 def revision() -> tuple[str, bool]:
-    """Commit of the source tree and whether it was edited; MULTINT_COMMIT says it where there is no repository."""
+    """Commit of the source tree and whether it was edited; MULTINT_COMMIT says it for a copy without its repository."""
+
+    said = os.environ.get("MULTINT_COMMIT")
+    if said:
+        return said, False
 
     def git(*words: str) -> str:
         package = Path(__file__).parents[1]
@@ -123,7 +127,7 @@ def revision() -> tuple[str, bool]:
     try:
         return git("rev-parse", "--short=10", "HEAD"), bool(git("status", "--porcelain", "--", "."))
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("MULTINT_COMMIT", "unknown"), False
+        return "unknown", False
 
 
 class Run:

@@ -58,6 +58,7 @@ class Problem:
     drop: Float[Tensor, "n p"] | None = None  # recurrent dropout: scales h on its way into U, the same at every step
     norm: Norms | None = None
     training: bool = False  # the layer's mode: in training gradients will be asked for
+    fresh: bool = False  # the state is zeros that nobody handed on: what multiplies them may be left out
 
     @property
     def steps(self) -> int:

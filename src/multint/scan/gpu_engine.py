@@ -40,6 +40,7 @@ class Inputs:
     resets: Bool[Tensor, "t n"] | None
     restart_h: Float[Tensor, "n h"] | None
     restart_c: Float[Tensor, "n h"] | None
+    fresh: bool = False  # h and c are zeros: what multiplies them may be left out
 
     @property
     def steps(self) -> int:

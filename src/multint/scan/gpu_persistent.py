@@ -408,9 +408,9 @@ def backward(
 def _recurrent_gradient(p: Inputs, outputs: Float[Tensor, "t n h"], d_uz: Float[Tensor, "t n ghp"]) -> Float[Tensor, "gh h"]:
     """dU: at each step d_uz times the h before it."""
     h = p.h.shape[1]
-    total = torch.mm(d_uz[0].t(), _eights(p.h.to(d_uz.dtype)))
-    if p.steps > 1:
-        total.addmm_(d_uz[1:].flatten(0, 1).t(), _eights(outputs[:-1]).flatten(0, 1))
+    total = torch.mm(d_uz[1:].flatten(0, 1).t(), _eights(outputs[:-1]).flatten(0, 1))  # zeros, if there is one step
+    if not p.fresh:
+        total.addmm_(d_uz[0].t(), _eights(p.h.to(d_uz.dtype)))
     return gates_first(total[:, :h], h, 0)
 
 

@@ -214,14 +214,17 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     source, shift = (outputs, -1) if before is None else (before, 0)
     u, now = p.u.t(), uz if keep else uz[0]
     one = Product(source, u[:, :shared], now[..., :shared] if parts[0] is None else parts[0], shift, split[0], later=True)
-    begin = replace(one, a=first.to(p.u.dtype), shift=0, later=False)
+    begin = None if p.fresh and before is None else replace(one, a=first.to(p.u.dtype), shift=0, later=False)
     if operands is None:
         actions: list[Product | Launch] = [one, launch(p.cell, parts[0])]
     else:
         z, two = operands if keep else operands[0], now[..., shared:] if parts[1] is None else parts[1]
         second = Product(z, u[:, shared:], two, 0, split[1])
         actions = [one, launch(f"{p.cell}_operand", parts[0]), second, launch(p.cell, parts[1])]
-    begin.run(0)
+    if begin is not None:
+        begin.run(0)
+    else:
+        one.out[0 if parts[0] is None and keep else ...].zero_()  # U times nothing
     walk.walk(actions, range(t))
     last_c = None if states_c is None else _own(states_c[-1].clone(), size)
     made = {"uz": uz, "flow": flow, "states_c": states_c, "operands": operands, "before": before, "outputs": outputs, "x": x}
@@ -308,7 +311,7 @@ def _finish(p: Inputs, d_shift: Tensor, uz: Tensor, flow: Tensor, flows: Tensor 
     for first, columns, given, width in parts:
         flags = {"EACH": each, "GH": gh, "FIRST": first, "COLUMNS": columns, "FLOW_ROW": width, "TOKENS": p.tokens is not None}
         arguments = (rows, d_shift, given, flow, _or(p.tokens, p.vectors), p.vectors.contiguous(), sums)
-        actions.append(Launch(finish, (-(-columns // 128), programs), arguments, {**flags, "BR": 16, "BC": 128}))
+        actions.append(Launch(finish, (-(-columns // 128), programs), arguments, {**flags, "BR": 16, "BC": 128}, warps=8))
     walk.walk(actions, range(1))
     return d_shift, sums.sum(0)
 
@@ -328,7 +331,8 @@ def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, befo
         torch.mm(flat[:, :shared].t(), before.flatten(0, 1), out=d_u[:shared])
     else:
         torch.mm(d_uz[1:].flatten(0, 1)[:, :shared].t(), outputs[:-1].flatten(0, 1), out=d_u[:shared])
-        d_u[:shared].addmm_(d_uz[0, :, :shared].t(), p.h.to(p.u.dtype))
+        if not p.fresh:
+            d_u[:shared].addmm_(d_uz[0, :, :shared].t(), p.h.to(p.u.dtype))
     if operands is not None:
         torch.mm(flat[:, shared:].t(), operands.flatten(0, 1), out=d_u[shared:])
     return d_u
