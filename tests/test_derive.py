@@ -182,6 +182,7 @@ def test_the_header_of_the_kernels_is_what_the_code_prints():
     assert path.read_text(encoding="utf-8") == generate.header(), "run `make equations`"
 
 
+@unchecked()
 def test_the_triton_kernels_are_fresh():
     path = build.SOURCES.with_name("gpu_cells.py")
     assert path.read_text(encoding="utf-8") == generate.triton_module(), "run `make equations`"

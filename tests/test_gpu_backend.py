@@ -43,9 +43,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import multint
+from multint import probes
 from multint.cells import CELLS
 from multint.integration import FORMS
-from multint.scan import BACKENDS, gpu, reference, scan
+from multint.scan import BACKENDS, gpu, reference, replay, scan
 
 DEVICE = "cuda"
 pytestmark = [
@@ -365,6 +366,43 @@ def test_every_kind_gives_the_same_bits_again(kind, dtype):
     assert int(wrong) == 0
 
 
+def test_graphs_are_made_and_survive_what_torch_does_with_its_workspaces():
+    problem = on_device("lstm", t=6, n=32, h=264, dtype=F32)
+    with only("steps"):
+        before = len(replay._graphs)
+        expected = [bits(problem, "gpu") for _ in range(6)][-1]
+        assert len(replay._graphs) > before
+        torch._C._cuda_clearCublasWorkspaces()
+        canary = torch.full((64 << 20,), 77, dtype=torch.uint8, device=DEVICE)  # takes what was given away
+        for _ in range(5):
+            assert_same_bits(bits(problem, "gpu"), expected)
+        assert (canary == 77).all()
+
+
+def test_rows_may_be_more_than_a_grid_is_wide():
+    problem = on_device("rnn", t=1, n=65537, h=300, dtype=F32)
+    assert_agrees(problem, 1e-5, "gpu", differentiate=False)
+
+
+def test_what_is_replayed_has_the_precision_that_is_asked_for_now():
+    problem = on_device("lstm", t=4, n=16, h=64, dtype=F32)
+    found = {}
+    with only("steps"):
+        for precision in ("highest", "high", "highest again"):
+            torch.set_float32_matmul_precision(precision.partition(" ")[0])
+            for _ in range(5):  # on the same memory, so that graphs are made and launched
+                found[precision] = bits(problem, "gpu")
+    assert_same_bits(found["highest again"], found["highest"])
+    assert not torch.equal(found["high"][0], found["highest"][0])
+
+
+@each_kind
+def test_flow_norms_keep_the_order_of_the_directions(kind):
+    module = layer(kind, 6, 18, num_layers=2, bidirectional=True)
+    found = probes.flow_norms(module, drawn(5, 3, 6).detach())
+    assert [one.name for one in found] == ["l0", "l0_reverse", "l1", "l1_reverse"]
+
+
 @each_kind
 def test_parameters_of_both_directions_get_their_gradients_on_the_callers_stream(kind):
     """Else torch warns, and a CUDA graph around the backward pass breaks."""
@@ -438,10 +476,15 @@ def test_memory_does_not_grow_with_the_calls(engine):
 # ---- streams and graphs ----
 
 
+# small enough for clusters; through L2 with clusters of four; through L2 alone, where two launches do not fit the GPU at once
+each_size = pytest.mark.parametrize("n, h", [(32, 320), (64, 704), (128, 1024)])
+
+
 @each_engine
-def test_two_streams_at_once_give_the_bits_of_one_after_the_other(engine):
+@each_size
+def test_two_streams_at_once_give_the_bits_of_one_after_the_other(engine, n, h):
     with only(engine):
-        problems = [usual(engine, t=12, n=32, h=320, seed=seed) for seed in (1, 2)]
+        problems = [usual(engine, t=12, n=n, h=h, seed=seed) for seed in (1, 2)]
         expected = [bits(problem, "gpu") for problem in problems]
         streams = [torch.cuda.Stream() for _ in problems]
         torch.cuda.synchronize()
@@ -456,9 +499,10 @@ def test_two_streams_at_once_give_the_bits_of_one_after_the_other(engine):
 
 
 @each_engine
-def test_two_python_threads_at_once_get_their_own_results(engine):
+@each_size
+def test_two_python_threads_at_once_get_their_own_results(engine, n, h):
     with only(engine):
-        problems = [usual(engine, t=12, n=16, h=240, seed=seed) for seed in (1, 2)]
+        problems = [usual(engine, t=12, n=n, h=h, seed=seed) for seed in (1, 2)]
         expected, found = [bits(problem, "gpu") for problem in problems], {}
         start = threading.Barrier(2)
         torch.cuda.synchronize()
@@ -501,10 +545,11 @@ def test_work_on_a_stream_waits_for_what_is_before_it_there(engine):
 @each_engine
 @pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
-def test_a_cuda_graph_of_forward_and_backward_replays_eagers_bits(engine, tokens, bidirectional):
+@pytest.mark.parametrize("h", [40, 704])
+def test_a_cuda_graph_of_forward_and_backward_replays_eagers_bits(engine, tokens, bidirectional, h):
     with only(engine):
         dtype = BF16 if engine == "persistent" else F32
-        module = make("lstm", 6, 40, device=DEVICE, dtype=dtype, backend="gpu", bidirectional=bidirectional)
+        module = make("lstm", 6, h, device=DEVICE, dtype=dtype, backend="gpu", bidirectional=bidirectional)
         inputs = [torch.randint(6, (7, 9), device=DEVICE) if tokens else drawn(7, 9, 6, dtype=dtype).detach() for _ in range(3)]
         parameters, static = list(module.parameters()), inputs[0].clone()
 

@@ -196,8 +196,19 @@ def test_what_it_cannot_run_it_refuses_in_words(given, reason):
     assert reason in gpu_persistent.why_not(whole_problem(**given))
 
 
+def test_each_device_is_asked_for_its_own_kind(monkeypatch):
+    kinds = {0: (8, 0), 1: (9, 0)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", kinds.__getitem__)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
+    gpu_persistent._other_kind.cache_clear()
+    assert gpu_persistent.other_kind(1) is None
+    assert gpu_persistent.other_kind(0) == "needs a GPU of compute capability 9.0 (Hopper), this is GPU 0 with 8.0"
+    gpu_persistent._other_kind.cache_clear()
+
+
 def test_batches_of_too_many_slices_are_refused(monkeypatch):
     monkeypatch.setattr(gpu_persistent, "missing", lambda: None)
+    monkeypatch.setattr(gpu_persistent, "other_kind", lambda _: None)
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
 
     def why_not(n, h):

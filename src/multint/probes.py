@@ -373,7 +373,8 @@ def _passes(layer: nn.Module, input: Tensor, hx: Hidden | None) -> list[_Pass]:
     twin = copy.copy(layer)  # shares the parameters; the layer itself is not touched
     vars(twin)["_carry"] = carry
     twin(input, hx)
-    return seen
+    order = [suffix for _, suffix in layer._directions()]
+    return sorted(seen, key=lambda one: order.index(one.suffix))  # on a GPU the second direction is read first
 
 
 def _norms(one: _Pass) -> FlowNorms:

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def backends() -> dict[str, str | None]:
-    """Every backend by name, with the reason why this machine cannot run it, or None if it can; so too the engines it has.
+    """Every backend by name, with the reason why this machine cannot run it, or None if it can; so too the parts it has.
 
     >>> backends()["reference"] is None
     True
@@ -36,7 +36,8 @@ def backends() -> dict[str, str | None]:
     found = {}
     for name, module in BACKENDS.items():
         found[name] = module.missing() if hasattr(module, "missing") else None
-        found |= {f"{name}: {engine}": part.missing() for engine, part in getattr(module, "ENGINES", {}).items()}
+        parts = getattr(module, "ENGINES", {}) | getattr(module, "HELPERS", {})
+        found |= {f"{name}: {part}": own.missing() for part, own in parts.items()}
     return found
 
 

@@ -330,8 +330,8 @@ def triton_header(name: str, arguments: str, flags: str) -> list[str]:
         f"    H: tl.constexpr, {flags}, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,",
         "    RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,",
         "):",
-        "    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]",
-        "    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]",
+        "    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long",
+        "    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]",
         "    inside = (row < n) & (unit < H)",
         "    at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps",
     ]

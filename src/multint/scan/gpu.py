@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multint.scan import fused, gpu_persistent, gpu_steps
+from multint.scan import fused, gpu_persistent, gpu_steps, walk
 from multint.scan.contract import Problem, Result
 from multint.scan.gpu_engine import Inputs
 
 ENGINES: dict[str, ModuleType] = {"persistent": gpu_persistent, "steps": gpu_steps}  # the first that can run a problem does
+HELPERS: dict[str, ModuleType] = {"launches in C++": walk}  # without which it runs, but slower
 
 
 def missing() -> str | None:
@@ -110,7 +111,9 @@ def _backward_kernel(
     names = wanted.split()
     with torch.cuda.device(p.u.device):
         found = engine.backward(p, kept, outputs, (d_outputs, d_h, None if p.c is None else d_c), frozenset(names))
-    return [getattr(found, name) for name in names]
+    gradients = {name: getattr(found, name) for name in names}
+    # restart states without resets, say
+    return [torch.zeros_like(getattr(p, name)) if g is None else g for name, g in gradients.items()]
 
 
 def _backward_fake(

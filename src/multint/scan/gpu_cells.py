@@ -57,8 +57,8 @@ def rnn_forward(
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     now = (at if KEEP else row.to(tl.int64)) * H + unit
@@ -106,8 +106,8 @@ def rnn_backward(
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     if TOKENS:
@@ -224,8 +224,8 @@ def lstm_forward(
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     now = (at if KEEP else row.to(tl.int64)) * H + unit
@@ -317,8 +317,8 @@ def lstm_backward(
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     if TOKENS:
@@ -428,8 +428,8 @@ def gru_operand_forward(
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     now = (at if KEEP else row.to(tl.int64)) * H + unit
@@ -474,8 +474,8 @@ def gru_operand_backward(
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     if TOKENS:
@@ -552,8 +552,8 @@ def gru_forward(
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     now = (at if KEEP else row.to(tl.int64)) * H + unit
@@ -607,8 +607,8 @@ def gru_backward(
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     if TOKENS:
@@ -726,8 +726,8 @@ def gru_after_forward(
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     now = (at if KEEP else row.to(tl.int64)) * H + unit
@@ -801,8 +801,8 @@ def gru_after_backward(
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # of grids, the first axis alone may be long
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
     inside = (row < n) & (unit < H)
     at = t.to(tl.int64) * n + row  # this step's place among all rows of all steps
     if TOKENS:

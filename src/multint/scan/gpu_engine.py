@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from multint.scan.contract import Problem
 from multint.shapes import Bool, Float, Integer
 
-MOST_SYMBOLS = 1024  # up to here the gradient of a table is a product with one-hot rows: faster than sorting the tokens, and exact
+MOST_ONE_HOT = (
+    1024  # symbols up to which the gradient of a table is a product with one-hot rows: faster than sorting the tokens, and exact
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Engine(Protocol):
 def table_gradient(tokens: Integer[Tensor, "t n"], d_flow: Float[Tensor, "t n gh"], symbols: int) -> Float[Tensor, "v gh"]:
     """Gradient of the table W^T that tokens index: the rows of d_flow summed by symbol, in the same order every time."""
     rows, flat = tokens.reshape(-1), d_flow.reshape(-1, d_flow.shape[-1])
-    if symbols > MOST_SYMBOLS:
+    if symbols > MOST_ONE_HOT:
         found: Tensor = torch.ops.aten.embedding_dense_backward(flat, rows, symbols, -1, False)
         return found
     width = -(-symbols // 8) * 8  # aligned, as fast products want it

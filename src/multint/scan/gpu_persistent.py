@@ -50,16 +50,31 @@ missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.co
 def _missing() -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    if capability != CAPABILITY:
-        has = f"{torch.cuda.get_device_name()} with {capability[0]}.{capability[1]}"
-        return f"needs a GPU of compute capability 9.0 (Hopper), this is {has}"
+    reasons = [other_kind(k) for k in range(torch.cuda.device_count())]
+    if None not in reasons:
+        return reasons[0]
     try:
         nvrtc.compiler()
         nvrtc.driver()
     except nvrtc.Unavailable as reason:
         return str(reason)
     return None
+
+
+def other_kind(device: int) -> str | None:
+    """Why a device cannot run it."""
+    return _other_kind(device)
+
+
+other_kind._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _other_kind(device: int) -> str | None:
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) == CAPABILITY:
+        return None
+    return f"needs a GPU of compute capability 9.0 (Hopper), this is {torch.cuda.get_device_name(device)} with {major}.{minor}"
 
 
 def why_not(p: Problem) -> str | None:
@@ -75,7 +90,7 @@ def why_not(p: Problem) -> str | None:
         return f"the persistent kernels hold U in registers, which have room for {MOST_UNITS} units, not {h}"
     if p.u.device.type != "cuda":
         return f"its tensors are on {p.u.device}, not on a GPU"
-    return missing() or _crowded(n, h, multiprocessors(p.u.device.index))
+    return missing() or other_kind(p.u.device.index) or _crowded(n, h, multiprocessors(p.u.device.index))
 
 
 def _crowded(n: int, h: int, sms: int) -> str | None:

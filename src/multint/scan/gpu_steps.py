@@ -51,16 +51,30 @@ def _missing() -> str | None:
         return None
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    found = torch.cuda.get_device_capability()
-    if found < OLDEST:
-        return f"it needs compute capability 8.0 or newer, {torch.cuda.get_device_name()} has {found[0]}.{found[1]}"
-    return None
+    reasons = [too_old(k) for k in range(torch.cuda.device_count())]
+    return None if None in reasons else reasons[0]
+
+
+def too_old(device: int) -> str | None:
+    """Why a device cannot run it."""
+    return _too_old(device)
+
+
+too_old._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _too_old(device: int) -> str | None:
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) >= OLDEST:
+        return None
+    return f"it needs compute capability 8.0 or newer, {torch.cuda.get_device_name(device)} has {major}.{minor}"
 
 
 def why_not(p: Problem) -> str | None:
     if p.u.dtype not in DTYPES:
         return f"it computes in float32, bfloat16 and float16, not in {p.u.dtype}"
-    return missing()
+    return missing() or (None if interpreted() else too_old(p.u.device.index))
 
 
 @functools.cache
@@ -175,7 +189,7 @@ def _bias(p: Inputs) -> Tensor:
 
 def _launch(kernel: Any, arguments: tuple[Any, ...], flags: dict[str, Any], tile: tuple[int, int, int]) -> Launch:
     rows, units, warps = tile
-    grid = (-(-flags["H"] // units), -(-arguments[0] // rows))
+    grid = (-(-arguments[0] // rows), -(-flags["H"] // units))
     return Launch(kernel, grid, arguments, {**flags, "ROWS": rows, "UNITS": units}, warps)
 
 
@@ -209,7 +223,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
         return _launch(kernel, (n, t - 1, _or(parts, nothing), uz, *arguments), flags, _tile(h))
 
     shared = cell.shared * h
-    split = _forward_parts(p.cell, n, h)
+    split = _forward_parts(p.cell, h)
     parts = [None if s == 1 else p.u.new_empty((s, n, rows)) for s, rows in zip(split, (shared, h), strict=True)]
     source, shift = (outputs, -1) if before is None else (before, 0)
     u, now = p.u.t(), uz if keep else uz[0]
@@ -248,7 +262,7 @@ def backward(
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else padded(grads[0], h).contiguous()
     d_state_h = _carried(grads[1], p.h)
     d_state_c = None if p.c is None else _carried(grads[2], p.c)
-    d_restart = [None if x is None else torch.zeros_like(x) for x in (p.restart_h, p.restart_c)]
+    d_restart = [None if x is None else x.new_zeros(x.shape) for x in (p.restart_h, p.restart_c)]
     d_uz, d_shift = torch.empty_like(uz), torch.empty_like(uz)
     flows = torch.empty_like(outputs) if p.cell == "gru_after" else None
     nothing = p.vectors
@@ -282,11 +296,11 @@ def backward(
         found |= _first("c", d_state_c, p.resets, d_restart[1])
     if "u" in wanted:
         found["u"] = _own(_cropped(_d_u(p, d_uz, outputs, operands, before, shared), size, -2), size)
-    d_wx, d_vectors = _finish(p, d_shift, uz, flow, flows)
-    found["vectors"] = _cropped(d_vectors, size)
+    if wanted & {"x", "wx", "vectors"}:
+        d_wx, d_vectors = _finish(p, d_shift, uz, flow, flows)
+        found |= {"vectors": _cropped(d_vectors, size)} | _sources(p, made.get("x"), d_wx, wanted, size)
     if p.bias_hn is not None:  # it is added to U h, so their gradients are one
         found["bias_hn"] = d_uz[..., -h:].sum((0, 1), dtype=torch.float32)
-    found |= _sources(p, made.get("x"), d_wx, wanted, size)
     states = ("h", "c", "restart_h", "restart_c", "bias_hn")
     return Gradients(**{k: _own(v, size) if k in states else v for k, v in found.items() if k in wanted})
 
@@ -356,7 +370,7 @@ def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], 
 # ---- what was measured on an H200 to be fast ----
 
 
-def _forward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
+def _forward_parts(cell: str, h: int) -> tuple[int, int]:
     """Into how many parts the products of a forward step are cut, along their terms."""
     return (_most_parts(h, 2 if h <= 1024 else 1), _most_parts(h, 4)) if cell == "gru" else (1, 1)
 

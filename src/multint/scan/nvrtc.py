@@ -227,7 +227,7 @@ def enter_context(device: int) -> None:
 
 
 @contextlib.contextmanager
-def _outside_capture() -> Iterator[None]:
+def outside_capture() -> Iterator[None]:
     """Let this thread load a program even while a stream is captured into a graph: loading is no work of any stream."""
     mode = ctypes.c_int(CAPTURE_RELAXED)
     cuda("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
@@ -257,7 +257,7 @@ class Kernel:
     def clusters_at_once(self, grid: tuple[int, int]) -> int:
         """How many of its clusters fit on the idle GPU."""
         count, config = ctypes.c_int(), self._config(grid, 0, _attributes(self.cluster, cooperative=False))
-        with _outside_capture():
+        with outside_capture():
             enter_context(self.device)
             cuda("cuOccupancyMaxActiveClusters", ctypes.byref(count), self.function, ctypes.byref(config))
         return count.value
@@ -273,7 +273,7 @@ def load(
     source: Source, function: str, device: int, *, threads: int, shared: int = 0, cluster: int = 1, cooperative: bool = False
 ) -> Kernel:
     """A function of a program, on a device; the device must be torch's current one. Programs stay loaded."""
-    with _loading, _outside_capture():
+    with _loading, outside_capture():
         enter_context(device)
         try:
             module = _module(source.cubin())

@@ -1,6 +1,5 @@
 """How do the two directions of a layer run at the same time on a GPU?"""
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -23,7 +22,8 @@ def side_by_side(one: Callable[[], Result], two: Callable[[], Result], like: Ten
     """
     if like.device.type != "cuda" or torch.compiler.is_compiling() or operator.transformed():
         return [one(), two()]
-    here, there = torch.cuda.current_stream(like.device), _second_stream(like.device)
+    here = torch.cuda.current_stream(like.device)
+    there = _second_stream(here)
     there.wait_stream(here)
     _thread.home = here
     try:
@@ -48,6 +48,9 @@ def at_home(weights: Sequence[_Weight]) -> list[_Weight]:
         return [w if w is None else w.view_as(w) for w in weights]  # type: ignore[misc]
 
 
-@functools.cache
-def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+def _second_stream(home: torch.cuda.Stream) -> torch.cuda.Stream:
+    """One for each stream of a caller and thread: another's work has no place in its captures."""
+    known: dict[torch.cuda.Stream, torch.cuda.Stream] = _thread.__dict__.setdefault("second", {})
+    if home not in known:
+        known[home] = torch.cuda.Stream(home.device)
+    return known[home]

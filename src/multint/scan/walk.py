@@ -58,7 +58,6 @@ class Launch:
     arguments: tuple[Any, ...]
     flags: dict[str, Any]  # what is compiled into it
     warps: int = 4
-    later: bool = False
 
     def key(self) -> tuple[Any, ...]:
         """All that the launch depends on."""
@@ -75,12 +74,13 @@ def walk(actions: Sequence[Product | Launch], steps: range) -> None:
         return  # an empty batch
     device = actions[0].a.device if isinstance(actions[0], Product) else actions[0].arguments[-1].device
     if device.type == "cuda" and _library() is not None:
-        key = (steps, *(action.key() for action in actions))
+        precision = torch.backends.cuda.matmul.fp32_precision  # what cuBLAS chooses its kernels by
+        key = (steps, precision, *(action.key() for action in actions))
         replay.launch(key, functools.partial(_walk_compiled, actions, steps, device), device)
         return
     for k, t in enumerate(steps):
         for action in actions:
-            if k > 0 or not action.later:
+            if k > 0 or not (isinstance(action, Product) and action.later):
                 action.run(t)
 
 
@@ -118,10 +118,14 @@ class _Where(ctypes.Structure):
 TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType
 
 
-def _walk_compiled(actions: Sequence[Product | Launch], steps: range, device: torch.device) -> None:
-    multiply, multiply_parts, launch = _vendor()
+def _walk_compiled(actions: Sequence[Product | Launch], steps: range, device: torch.device, workspace: Tensor | None) -> None:
+    multiply, multiply_parts, launch, set_workspace = _vendor()
     dtype = next((action.a.dtype for action in actions if isinstance(action, Product)), torch.float32)
     stream, handle = torch.cuda.current_stream(device).cuda_stream, torch.cuda.current_blas_handle()
+    if workspace is not None:  # until torch asks for the handle again
+        status = set_workspace(c_void_p(handle), c_void_p(workspace.data_ptr()), ctypes.c_size_t(workspace.numel()))
+        if status:
+            raise RuntimeError(f"multint: cuBLAS answered status {status} to a workspace of {workspace.numel()} bytes")
     where = _Where(handle, stream, multiply, multiply_parts, launch, TYPES[dtype], dtype.itemsize)
     alive: list[Any] = []  # what the numbers point to
     listed = (_Action * len(actions))(*(_numbers(action, device, alive) for action in actions))
@@ -133,7 +137,7 @@ def _walk_compiled(actions: Sequence[Product | Launch], steps: range, device: to
 
 def _numbers(action: Product | Launch, device: torch.device, alive: list[Any]) -> _Action:
     if isinstance(action, Launch):
-        return _Action(1, action.later, _Product(), _kernel(action, device, alive))
+        return _Action(1, False, _Product(), _kernel(action, device, alive))
     a, w, out = action.a, action.w, action.out
     terms = w.shape[0] // action.parts
     transposed = w.stride(1) != 1
@@ -188,6 +192,11 @@ def _compiled(action: Launch, device: torch.device, values: list[int]) -> Any:
     return found
 
 
+def missing() -> str | None:
+    """Why steps are launched from Python here, which takes longer; None if they are not."""
+    return cpu.missing()
+
+
 @functools.cache
 def _library() -> Any:
     try:
@@ -200,8 +209,8 @@ def _library() -> Any:
 
 
 @functools.cache
-def _vendor() -> tuple[int, int, int]:
-    """Addresses of cublasGemmEx, cublasGemmStridedBatchedEx and cuLaunchKernel, in the libraries torch has loaded."""
+def _vendor() -> tuple[int, int, int, Any]:
+    """Of the libraries torch has loaded: cublasGemmEx, cublasGemmStridedBatchedEx, cuLaunchKernel; and cublasSetWorkspace."""
     torch.cuda.current_blas_handle()  # loads cuBLAS, if nothing has before
     maps = Path("/proc/self/maps").read_text()
     paths = re.findall(r"\S*/libcublas\.so[.\d]*$", maps, re.MULTILINE)
@@ -210,4 +219,4 @@ def _vendor() -> tuple[int, int, int]:
     blas, driver = ctypes.CDLL(paths[0]), ctypes.CDLL("libcuda.so.1")
     functions = (blas.cublasGemmEx, blas.cublasGemmStridedBatchedEx, driver.cuLaunchKernel)
     multiply, multiply_parts, launch = (ctypes.cast(function, c_void_p).value or 0 for function in functions)
-    return multiply, multiply_parts, launch
+    return multiply, multiply_parts, launch, blas.cublasSetWorkspace_v2

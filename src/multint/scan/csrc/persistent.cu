@@ -3,7 +3,7 @@
 // U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
 // travels between thread blocks at a step. Two ways of travelling:
 //   GRID_*     through L2. A group of HP/16 blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
-//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks.
+//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows. and few rows.
 // FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop; TURN transposes U before it.
 //
 // NVRTC compiles one kernel at a time: one of those names is defined, HP (units, padded to whole chunks of 64 with zeros, which
