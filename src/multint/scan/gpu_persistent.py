@@ -289,7 +289,7 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, hp: int, like: Tenso
     exchange = like.new_empty((2, chunks, plan.columns, CHUNK), dtype=torch.bfloat16)
     given.exchange = exchange.data_ptr()
     if sums:
-        partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.float32)
+        partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.bfloat16)
         assert isinstance(given, _Backward)
         given.partial = partial.data_ptr()
     for slice_ in range(plan.slices):

@@ -28,6 +28,7 @@ ALIGNED = 8  # values: products over other widths run at half the speed or less
 OLDEST = (8, 0)  # compute capability
 
 
+@functools.cache  # asked for at every step of a call's way, and Triton looks once too
 def interpreted() -> bool:
     """Whether Triton runs its kernels in Python, on CPU tensors."""
     return os.environ.get("TRITON_INTERPRET") == "1"
@@ -110,7 +111,7 @@ def _aligned(p: Inputs) -> Inputs:
     """The problem with zero units added up to the aligned width: they stay zero, and so do their gradients."""
     h = p.u.shape[1]
     if h == _width(h):
-        return replace(p, u=p.u.contiguous())
+        return p if p.u.is_contiguous() else replace(p, u=p.u.contiguous())
 
     def states(x: Tensor | None) -> Tensor | None:
         return None if x is None else padded(x, _width(h))

@@ -71,6 +71,8 @@ def launch(key: Hashable, directly: Launch, device: torch.device) -> None:
 
 def _note(key: Hashable, directly: Launch, here: torch.cuda.Stream) -> None:
     """Count one more sighting, and make a graph if it is time."""
+    if key in _graphs:
+        return  # made for another thread while this one launched
     count = _counts.pop(key, 0)
     if count != NEVER and count + 1 < SIGHTINGS:
         _counts[key] = count + 1
@@ -111,10 +113,10 @@ def _captured(directly: Launch, here: torch.cuda.Stream) -> Graph | None:
 def _place(here: torch.cuda.Stream) -> Place:
     name = (here.device_index, here.cuda_stream)
     if name not in _places:
+        workspace = torch.empty(_workspace_size(here.device), dtype=torch.uint8, device=here.device)
         handle = c_void_p()
         nvrtc.cuda("cuStreamCreate", ctypes.byref(handle), 1)  # which does not wait for the default stream
-        stream = torch.cuda.ExternalStream(handle.value or 0, here.device)
-        _places[name] = Place(stream, torch.empty(_workspace_size(here.device), dtype=torch.uint8, device=here.device))
+        _places[name] = Place(torch.cuda.ExternalStream(handle.value or 0, here.device), workspace)
     return _places[name]
 
 
