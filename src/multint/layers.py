@@ -509,7 +509,8 @@ class _Layer(_Block):
             raise RuntimeError(f"Expected sequence length to be larger than 0 in {type(self).__name__}")
         weight, n = self._anchor, x.shape[1]
         out_dtype = _autocast_dtype(x) or weight.dtype
-        fresh, zeros = self._fresh(n, weight), state is None and not self.learn_state
+        fresh = self._fresh(n, weight) if state is None or resets is not None else State(None)
+        zeros = state is None and not self.learn_state
         state = fresh if state is None else state
         lasts: list[State] = []
         width = 2 if self.bidirectional else 1

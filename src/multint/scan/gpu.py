@@ -13,9 +13,9 @@ from torch import Tensor
 
 from multint.scan import fused, gpu_persistent, gpu_steps, walk
 from multint.scan.contract import Problem, Result
-from multint.scan.gpu_engine import Inputs
+from multint.scan.gpu_engine import Engine, Inputs
 
-ENGINES: dict[str, ModuleType] = {"persistent": gpu_persistent, "steps": gpu_steps}  # the first that can run a problem does
+ENGINES: dict[str, Engine] = {"persistent": gpu_persistent, "steps": gpu_steps}  # the first that can run a problem does
 HELPERS: dict[str, ModuleType] = {"launches in C++": walk}  # without which it runs, but slower
 
 
@@ -76,7 +76,7 @@ _LIBRARY.define(
 _TENSORS = len(fused.NAMES)
 
 
-def _read(args: tuple[Any, ...]) -> tuple[Inputs, ModuleType, Any]:
+def _read(args: tuple[Any, ...]) -> tuple[Inputs, Engine, Any]:
     """A problem, its engine and the setting behind it, from the end of an operator's arguments."""
     tensors, (cell, phi, engine, fresh, last) = args[:_TENSORS], args[_TENSORS:]
     return Inputs(cell, phi, *tensors, fresh=fresh), ENGINES[engine], last  # type: ignore[misc]

@@ -6,7 +6,7 @@ tensors of one CUDA device and returns new ones; autograd, torch.compile and the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,6 +75,7 @@ class Gradients:
     restart_c: Tensor | None = None
 
 
+@runtime_checkable
 class Engine(Protocol):
     """The functions of an engine's module."""
 
