@@ -16,7 +16,7 @@ from torch import Tensor
 
 from multint.scan import nvrtc
 from multint.scan.contract import Problem
-from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, narrow, padded, table_gradient
 from multint.shapes import Float
 
 CSRC = Path(__file__).with_name("csrc")
@@ -356,11 +356,11 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """U h of every step, c before every step; W x, unless the table is at hand; and with x, W in the kernels' order."""
+    """U h of every step, c before every step; W x, unless it is cheap to have again; and with x, W in the kernels' order."""
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
     found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, 4 * hp), torch.bfloat16), ((t, n, hp), torch.float32)]
-    if p.tokens is None:
+    if p.tokens is None and not narrow(p):
         found.append(((t, n, 4 * hp), torch.bfloat16))
     if p.x is not None:
         found.append(((4 * hp, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
@@ -383,7 +383,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
         _launch("FORWARD", given, n, hp, u)
     if uz is None or cs is None:
         return Outputs(outputs, last_h, last_c, ())
-    rest = (flow if tokens is None else None, weight)
+    rest = (flow if tokens is None and not narrow(p) else None, weight)
     return Outputs(outputs, last_h, last_c, (uz, cs, *(made for made in rest if made is not None)))
 
 
@@ -395,7 +395,7 @@ def backward(
     with torch.cuda.device(p.u.device):
         uz, cs, *rest = kept
         tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
-        flow = rest[0] if tokens is None else _flow(p, hp)[0]
+        flow = rest[0] if tokens is None and not narrow(p) else _flow(p, hp)[0]
         d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
         d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
         d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
