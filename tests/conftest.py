@@ -7,6 +7,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import multint
+from multint.scan import BACKENDS
 
 torch.set_num_threads(1)  # the suite runs in two processes
 multint.backends()  # compiles the CPU kernel, if at all, before a test points its cache elsewhere
@@ -21,3 +22,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS", "repeat"))
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Names of the backends that have run, in order."""
+    names = []
+    for name, module in BACKENDS.items():
+
+        def run(problem, name=name, real=module.run):
+            names.append(name)
+            return real(problem)
+
+        monkeypatch.setattr(module, "run", run)
+    return names

@@ -475,20 +475,6 @@ def test_narrow_layers_agree_with_float64(kind, tokens, mode):
 # ---- which backend runs ----
 
 
-@pytest.fixture
-def ran(monkeypatch):
-    """Names of the backends that have run, in order."""
-    names = []
-    for name, module in BACKENDS.items():
-
-        def run(problem, name=name, real=module.run):
-            names.append(name)
-            return real(problem)
-
-        monkeypatch.setattr(module, "run", run)
-    return names
-
-
 @each_kind
 def test_plain_layers_and_cells_run_the_compiled_loop(kind, ran):
     x = torch.randn(3, 2, 6)

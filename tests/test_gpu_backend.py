@@ -46,7 +46,7 @@ import multint
 from multint import probes
 from multint.cells import CELLS
 from multint.integration import FORMS
-from multint.scan import BACKENDS, gpu, reference, replay, scan
+from multint.scan import gpu, reference, replay, scan
 
 DEVICE = "cuda"
 pytestmark = [
@@ -852,20 +852,6 @@ def test_a_state_of_float32_is_carried_under_autocast(dtype):
 
 
 # ---- which backend and engine runs ----
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """Names of the backends that have run, in order."""
-    names = []
-    for name, module in BACKENDS.items():
-
-        def run(problem, name=name, real=module.run):
-            names.append(name)
-            return real(problem)
-
-        monkeypatch.setattr(module, "run", run)
-    return names
 
 
 @each_kind

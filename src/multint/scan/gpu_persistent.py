@@ -344,8 +344,12 @@ def _flow(p: Inputs, hp: int) -> tuple[Tensor, Tensor | None]:
     """What the kernels read W x from: W x itself, (t, n, 4 hp), or with tokens the table, (symbols, 4 hp); and W in their order."""
     if p.x is None:
         return gates_last(p.wx, hp, p.wx.dim() - 1), None
-    (t, n, _), weight = p.x.shape, _weight(p, hp)
-    return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, 4 * hp), weight
+    weight = _weight(p, hp)
+    return _product(p.x, weight), weight
+
+
+def _product(x: Float[Tensor, "t n i"], weight: Float[Tensor, "ghp i8"]) -> Float[Tensor, "t n ghp"]:
+    return torch.mm(_eights(x).flatten(0, 1), weight.t()).view(*x.shape[:2], weight.shape[0])
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
@@ -371,16 +375,15 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
     assert p.c is not None, "an LSTM has a c"
-    with torch.cuda.device(p.u.device):
-        (flow, weight), tokens, lengths = _flow(p, hp), _contiguous(p.tokens), _contiguous(p.lengths)
-        u, vectors, h0, c0 = p.u.contiguous(), p.vectors.contiguous(), p.h.contiguous(), p.c.contiguous()
-        outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), torch.empty_like(c0)
-        uz = u.new_empty((t, n, 4 * hp)) if keep else None
-        cs = h0.new_empty((t, n, hp)) if keep else None
-        given = _Forward(
-            *map(_at, (flow, tokens, u, vectors, h0, c0, lengths, outputs, uz, cs, last_h, last_c)), None, None, t, n, h
-        )  # fmt: skip
-        _launch("FORWARD", given, n, hp, u)
+    (flow, weight), tokens, lengths = _flow(p, hp), _contiguous(p.tokens), _contiguous(p.lengths)
+    u, vectors, h0, c0 = p.u.contiguous(), p.vectors.contiguous(), p.h.contiguous(), p.c.contiguous()
+    outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), torch.empty_like(c0)
+    uz = u.new_empty((t, n, 4 * hp)) if keep else None
+    cs = h0.new_empty((t, n, hp)) if keep else None
+    given = _Forward(
+        *map(_at, (flow, tokens, u, vectors, h0, c0, lengths, outputs, uz, cs, last_h, last_c)), None, None, t, n, h
+    )  # fmt: skip
+    _launch("FORWARD", given, n, hp, u)
     if uz is None or cs is None:
         return Outputs(outputs, last_h, last_c, ())
     rest = (flow if tokens is None and not narrow(p) else None, weight)
@@ -392,32 +395,34 @@ def backward(
 ) -> Gradients:
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
-    with torch.cuda.device(p.u.device):
-        uz, cs, *rest = kept
-        tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
-        flow = rest[0] if tokens is None and not narrow(p) else _flow(p, hp)[0]
-        d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
-        d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
-        d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
-        d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
-        turned = _turned(u)
-        given = _Backward(
-            *map(_at, (flow, tokens, turned, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
-            *(None,) * 4, t, n, h,
-        )  # fmt: skip
-        _launch("BACKWARD", given, n, hp, u)
-        weight = None if p.x is None else rest[-1]
-        d_x, d_wx, d_vectors = _input_gradients(p, flow, weight, tokens, vectors, uz, d_gates, wanted)
-        if "h" in wanted:
-            d_h += torch.mm(gates_first(d_uz[0], h, 1), u, out_dtype=torch.float32)
-        return Gradients(
-            x=d_x,
-            wx=d_wx,
-            u=_recurrent_gradient(p, outputs, d_uz) if "u" in wanted else None,
-            vectors=d_vectors,
-            h=d_h if "h" in wanted else None,
-            c=d_c if "c" in wanted else None,
-        )
+    uz, cs, *rest = kept
+    tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
+    weight = None if p.x is None else rest[-1]
+    if tokens is not None:
+        flow, _ = _flow(p, hp)
+    else:
+        flow = _product(p.x, weight) if p.x is not None and weight is not None and narrow(p) else rest[0]
+    d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
+    d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
+    d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
+    d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
+    turned = _turned(u)
+    given = _Backward(
+        *map(_at, (flow, tokens, turned, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
+        *(None,) * 4, t, n, h,
+    )  # fmt: skip
+    _launch("BACKWARD", given, n, hp, u)
+    d_x, d_wx, d_vectors = _input_gradients(p, flow, weight, tokens, vectors, uz, d_gates, wanted)
+    if "h" in wanted:
+        d_h += torch.mm(gates_first(d_uz[0], h, 1), u, out_dtype=torch.float32)
+    return Gradients(
+        x=d_x,
+        wx=d_wx,
+        u=_recurrent_gradient(p, outputs, d_uz) if "u" in wanted else None,
+        vectors=d_vectors,
+        h=d_h if "h" in wanted else None,
+        c=d_c if "c" in wanted else None,
+    )
 
 
 def _recurrent_gradient(p: Inputs, outputs: Float[Tensor, "t n h"], d_uz: Float[Tensor, "t n ghp"]) -> Float[Tensor, "gh h"]:
