@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from multint.scan.contract import Problem
 from multint.shapes import Bool, Float, Integer
 
-NARROW = 3  # times as many units as features
 MOST_ONE_HOT = (
     1024  # symbols up to which the gradient of a table is a product with one-hot rows: faster than sorting the tokens, and exact
 )
@@ -49,11 +48,6 @@ class Inputs:
     def steps(self) -> int:
         given = self.wx if self.x is None else self.x
         return (given if self.tokens is None else self.tokens).shape[0]
-
-
-def narrow(p: Inputs) -> bool:
-    """Whether W x is formed again in the backward pass, not kept: its product is then a small part of a training step."""
-    return p.x is not None and p.x.shape[2] * NARROW <= p.u.shape[1]
 
 
 @dataclass(frozen=True)

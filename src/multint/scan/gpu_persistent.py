@@ -16,7 +16,7 @@ from torch import Tensor
 
 from multint.scan import nvrtc
 from multint.scan.contract import Problem
-from multint.scan.gpu_engine import Gradients, Inputs, Outputs, narrow, padded, table_gradient
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
 from multint.shapes import Float
 
 CSRC = Path(__file__).with_name("csrc")
@@ -289,7 +289,7 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, hp: int, like: Tenso
     exchange = like.new_empty((2, chunks, plan.columns, CHUNK), dtype=torch.bfloat16)
     given.exchange = exchange.data_ptr()
     if sums:
-        partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.bfloat16)
+        partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.float32)
         assert isinstance(given, _Backward)
         given.partial = partial.data_ptr()
     for slice_ in range(plan.slices):
@@ -344,12 +344,8 @@ def _flow(p: Inputs, hp: int) -> tuple[Tensor, Tensor | None]:
     """What the kernels read W x from: W x itself, (t, n, 4 hp), or with tokens the table, (symbols, 4 hp); and W in their order."""
     if p.x is None:
         return gates_last(p.wx, hp, p.wx.dim() - 1), None
-    weight = _weight(p, hp)
-    return _product(p.x, weight), weight
-
-
-def _product(x: Float[Tensor, "t n i"], weight: Float[Tensor, "ghp i8"]) -> Float[Tensor, "t n ghp"]:
-    return torch.mm(_eights(x).flatten(0, 1), weight.t()).view(*x.shape[:2], weight.shape[0])
+    (t, n, _), weight = p.x.shape, _weight(p, hp)
+    return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, 4 * hp), weight
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
@@ -360,11 +356,11 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """U h of every step, c before every step; W x, unless it is cheap to have again; and with x, W in the kernels' order."""
+    """U h of every step, c before every step; W x, unless the table is at hand; and with x, W in the kernels' order."""
     t, (n, h) = p.steps, p.h.shape
     hp = padded_width(h)
     found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, 4 * hp), torch.bfloat16), ((t, n, hp), torch.float32)]
-    if p.tokens is None and not narrow(p):
+    if p.tokens is None:
         found.append(((t, n, 4 * hp), torch.bfloat16))
     if p.x is not None:
         found.append(((4 * hp, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
@@ -386,7 +382,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     _launch("FORWARD", given, n, hp, u)
     if uz is None or cs is None:
         return Outputs(outputs, last_h, last_c, ())
-    rest = (flow if tokens is None and not narrow(p) else None, weight)
+    rest = (flow if tokens is None else None, weight)
     return Outputs(outputs, last_h, last_c, (uz, cs, *(made for made in rest if made is not None)))
 
 
@@ -398,10 +394,7 @@ def backward(
     uz, cs, *rest = kept
     tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
     weight = None if p.x is None else rest[-1]
-    if tokens is not None:
-        flow, _ = _flow(p, hp)
-    else:
-        flow = _product(p.x, weight) if p.x is not None and weight is not None and narrow(p) else rest[0]
+    flow = rest[0] if tokens is None else _flow(p, hp)[0]
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
     d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
     d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)

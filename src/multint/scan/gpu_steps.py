@@ -20,7 +20,7 @@ from torch import Tensor
 from multint.cells import CELLS
 from multint.scan import walk
 from multint.scan.contract import PHI, Problem
-from multint.scan.gpu_engine import Gradients, Inputs, Outputs, narrow, padded, table_gradient
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
 from multint.scan.walk import Launch, Product
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -56,8 +56,8 @@ def _missing() -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def too_old(device: int) -> str | None:
-    """Why a device cannot run it."""
+def too_old(device: int | None) -> str | None:
+    """Why a device cannot run it; None, the CPU, can where Triton interprets."""
     return _too_old(device)
 
 
@@ -65,7 +65,9 @@ too_old._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _too_old(device: int) -> str | None:
+def _too_old(device: int | None) -> str | None:
+    if interpreted():
+        return None
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) >= OLDEST:
         return None
@@ -75,7 +77,7 @@ def _too_old(device: int) -> str | None:
 def why_not(p: Problem) -> str | None:
     if p.u.dtype not in DTYPES:
         return f"it computes in float32, bfloat16 and float16, not in {p.u.dtype}"
-    return missing() or (None if interpreted() else too_old(p.u.device.index))
+    return missing() or too_old(p.u.device.index)
 
 
 @functools.cache
@@ -139,7 +141,7 @@ def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     t, n, h = p.steps, p.h.shape[0], _width(p.u.shape[1])
     gh, dtype = h * len(CELLS[p.cell].gates), p.u.dtype
     found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"uz": ((t, n, gh), dtype)}
-    if p.x is not None and not narrow(p):
+    if p.x is not None:
         found["flow"] = ((t, n, gh), dtype)
     if p.c is not None:
         found["states_c"] = ((t + 1, n, h), torch.float32)  # before each step, and the last
@@ -257,7 +259,7 @@ def backward(
 ) -> Gradients:
     made, size, p = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1], _aligned(p)
     cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
-    uz, outputs, flow = made["uz"], made.get("outputs", outputs), made["flow"] if "flow" in made else _flow(p)[0]
+    uz, outputs, flow = made["uz"], made.get("outputs", outputs), made["flow"] if p.x is not None else p.wx.contiguous()
     states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
     resets = None if p.resets is None else p.resets.contiguous().view(torch.uint8)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else padded(grads[0], h).contiguous()

@@ -3,7 +3,7 @@
 // U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
 // travels between thread blocks at a step. Two ways of travelling:
 //   GRID_*     through L2. A group of HP/16 blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
-//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows. and few rows.
+//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows.
 // FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop; TURN transposes U before it.
 //
 // NVRTC compiles one kernel at a time: one of those names is defined, HP (units, padded to whole chunks of 64 with zeros, which
@@ -67,7 +67,7 @@ struct Backward {
   float* d_c;         // (batch, width)
   u16* exchange;      // GRID: two buffers of (groups, HP / 16, COLUMNS, 64)
   u32* flags;         // GRID: (groups, HP / 16, 32), zero at the start
-  u16* partial;       // GRID without QUADS: two buffers of (groups, HP / 16, 8, COLUMNS * 16); rounded, since L2 is what they wait for
+  float* partial;     // GRID without QUADS: two buffers of (groups, HP / 16, 8, COLUMNS * 16)
   u32* quad_flags;    // GRID without QUADS: (groups, HP / 16, 32), zero at the start
   int steps, batch, width;
   int first, end;
@@ -579,15 +579,15 @@ DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(tile), "l"(source),
                "r"(bytes), "r"(bar) : "memory");
 }
-DEVICE void add_from_l2(float (&sum)[EACH], const u16* p) {
+DEVICE void add_from_l2(float (&sum)[EACH], const float* p) {
   if constexpr (EACH == 4) {
-    const uint2 v = __ldcg(reinterpret_cast<const uint2*>(p));
-    sum[0] += low(v.x), sum[1] += high(v.x), sum[2] += low(v.y), sum[3] += high(v.y);
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
   } else if constexpr (EACH == 2) {
-    const u32 v = __ldcg(reinterpret_cast<const u32*>(p));
-    sum[0] += low(v), sum[1] += high(v);
+    const float2 v = __ldcg(reinterpret_cast<const float2*>(p));
+    sum[0] += v.x, sum[1] += v.y;
   } else {
-    sum[0] += low(__ldcg(p));
+    sum[0] += __ldcg(p);
   }
 }
 DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
@@ -710,18 +710,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         for (int source = 0; source < 8; source++) add_from_shared(sum, from_quad + source * VALUES + tid * EACH);
       }
 #else
-      u16* to = p.partial + (i64(buffer) * gridDim.x + quad + warp) * 8 * VALUES + mine;
-      float* own = partial + buffer * 8 * VALUES + mine;
-      if (warp == quarter) {
+      float* to = p.partial + (i64(buffer) * gridDim.x + quad + warp) * 8 * VALUES;
+      if (warp == quarter) to = partial + buffer * 8 * VALUES;
 #pragma unroll
-        for (int j = 0; j < EIGHTS; j++)
-          *reinterpret_cast<float4*>(own + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < EIGHTS; j++)
-          *reinterpret_cast<uint2*>(to + j * 128) = make_uint2(packed(d[4 * j], d[4 * j + 1]), packed(d[4 * j + 2], d[4 * j + 3]));
-      }
-      __syncwarp();
+      for (int j = 0; j < EIGHTS; j++)
+        *reinterpret_cast<float4*>(to + mine + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
       block_sync<THREADS>();
       if (tid < 4 && tid != quarter) raise_flag(p.quad_flags + (quad + tid) * 32);
       __syncwarp();  // all are raised before one waits
@@ -731,7 +724,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
       __syncwarp();
       block_sync<THREADS>();
       if (works) {
-        const u16* from_others = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES;
+        const float* from_others = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES;
 #pragma unroll
         for (int source = 0; source < 8; source++) {
           const int at = source * VALUES + tid * EACH;
