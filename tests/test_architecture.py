@@ -30,12 +30,22 @@ MAY_IMPORT = {
     "paper.runs": set(),
     "paper.engine": {"paper.runs"},
     "paper.charlm": {"public", "related", "paper.fetch", "paper.metrics", "paper.engine", "paper.runs", "paper.overrides"},
-    "paper.sweeps": {"paper.overrides"},
+    "paper.exploratory": {"public", "probes", "paper.charlm", "paper.engine"},
+    "paper.experiments": {"paper.charlm", "paper.exploratory"},
+    "paper.sweeps": {"paper.overrides", "paper.runs"},
     "paper.numbers": set(),
     "paper.records": {"paper.numbers"},
     "paper.figures": set(),
     "paper.report": {"paper.numbers", "paper.records", "paper.figures"},
-    "paper.__main__": {"paper.fetch", "paper.overrides", "paper.runs", "paper.charlm", "paper.sweeps", "paper.report"},
+    "paper.__main__": {
+        "paper.fetch",
+        "paper.overrides",
+        "paper.runs",
+        "paper.charlm",
+        "paper.experiments",
+        "paper.sweeps",
+        "paper.report",
+    },
 }
 # From outside the standard library: the library takes torch alone; sympy comes with torch and serves the generator. The paper wing
 # trains on machines that have what stands here and no more; the rest is imported by the function that needs it.

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import multint
-from multint.paper import overrides, records, report
+from multint.paper import experiments, overrides, records, report
 from multint.paper.__main__ import main
 from multint.paper.charlm import task
-from multint.paper.charlm.recipes import RECIPES
+from multint.paper.experiments import RECIPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -99,14 +99,13 @@ TYPED = [pytest.param(words, id=f"{page.stem}: {' '.join(words)}") for page in S
 @pytest.mark.parametrize("words", TYPED)
 def test_commands_on_the_pages_are_understood(words):
     given = parsed(words).params
-    recipe = given.get("recipe")
-    if recipe is None:
-        return
-    base = task.DEMO_MILSTM if recipe == "charlm" else task.find(recipe)
-    overrides.apply(base, given["changes"])
-    for axis in given.get("grid", ()):
-        key, _, values = axis.partition("=")
-        overrides.apply(base, [f"{key}={value}" for value in values.split(",")])
+    typed = given.get("recipe") or ()
+    for recipe in [name for one in ((typed,) if isinstance(typed, str) else typed) for name in experiments.named(one)]:
+        base = task.DEMO_MILSTM if recipe == "charlm" else RECIPES[task.full(recipe, RECIPES)]
+        overrides.apply(base, given["changes"])
+        for axis in given.get("grid", ()):
+            key, _, values = axis.partition("=")
+            overrides.apply(base, [f"{key}={value}" for value in values.split(",")])
 
 
 @pytest.mark.parametrize(
@@ -153,9 +152,9 @@ def test_environment_variables_named_on_the_pages_are_read_by_the_code():
 
 
 def test_every_recipe_is_on_its_page_with_its_size():
-    text = (DOCS / "charlm.md").read_text()
     for name, recipe in RECIPES.items():
-        short = name.removeprefix("charlm/")
+        experiment, _, short = name.partition("/")
+        text = (DOCS / f"{experiment}.md").read_text()
         assert f"`{short}`" in text, name
         row = next((line for line in text.splitlines() if line.startswith("|") and f"`{short}`" in line), "")
         if row and task.count(recipe):

@@ -82,8 +82,10 @@ def gradient_norms(
         _check_cost(values, states[cuts[0]])
         hs = [states[t] for t in cuts]
         found = torch.autograd.grad(values.sum(), hs, allow_unused=True, materialize_grads=True)
-    norms = {t: torch.linalg.vector_norm(_level(g.unbind(), depth), dim=-1).reshape(-1) for t, g in zip(cuts, found, strict=True)}
-    return GradientNorms(tuple(at), torch.stack([norms[t] for t in at]))
+    # in float64: the squares of what has vanished over many steps would be zero
+    wide = (_level(g.unbind(), depth).double() for g in found)
+    norms = {t: torch.linalg.vector_norm(g, dim=-1).reshape(-1) for t, g in zip(cuts, wide, strict=True)}
+    return GradientNorms(tuple(at), torch.stack([norms[t] for t in at]).to(hs[0].dtype))
 
 
 def _check(layer: nn.Module, input: Any) -> int:

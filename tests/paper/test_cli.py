@@ -65,7 +65,7 @@ def test_the_demo_trains_twins_prints_both_and_writes_the_report(home):
 
 def test_recipes_are_listed_with_their_rows():
     out = call("recipes").output
-    assert "charlm/ptb-mirnn" in out and "4,407,346" in out and "paper 1.39" in out
+    assert "exploratory/ptb-mirnn" in out and "4,407,346" in out and "paper 1.39" in out
 
 
 def test_the_same_command_again_does_not_train_again(text):
@@ -88,6 +88,7 @@ def test_the_same_command_again_does_not_train_again(text):
         (["sample", "nowhere"], "there is no nowhere/config.json"),
         (["compare", "nowhere"], "there is no nowhere/record.json"),
         (["data", "get", "wsj"], "wsj"),
+        (["sweep", "gpt-*"], "no recipe 'gpt-*'; there are charlm/demo-lstm"),
         (["sweep", "demo-lstm", "--grid", "schedule.lr"], "--grid takes key=a,b,c"),
         (["sweep", "demo-lstm", "--seeds", "a,b"], "--seeds takes whole numbers"),
     ],

@@ -228,7 +228,7 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
 class Scripted:
     """A task whose validation scores are written in advance."""
 
-    seed, unit = 0, "points"
+    seed, unit, observed = 0, "points", ("seen",)
 
     def __init__(self, scores):
         self.scores = iter(scores)
@@ -253,6 +253,9 @@ class Scripted:
 
     def score(self, model, split, rank, world):
         return Sum(next(self.scores), 1)
+
+    def observe(self, model):
+        return {"seen": 7.5}
 
 
 def rates(tmp_path, scores, schedule):

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 from helpers import unchecked
 
-from multint.paper import overrides
+from multint.paper import experiments, overrides
 from multint.paper.charlm import recipes, task
-from multint.paper.charlm.recipes import RECIPES
+from multint.paper.experiments import RECIPES
 from multint.paper.overrides import RecipeError, apply
 
 
@@ -30,7 +30,7 @@ from multint.paper.overrides import RecipeError, apply
     ],
 )
 def test_parameter_counts_are_those_of_the_rows(name, parameters):
-    assert task.count(RECIPES[f"charlm/{name}"]) == parameters
+    assert task.count(RECIPES[task.full(name, RECIPES)]) == parameters
 
 
 def test_the_multiplicative_rnn_beside_them_is_of_the_same_size():
@@ -38,10 +38,10 @@ def test_the_multiplicative_rnn_beside_them_is_of_the_same_size():
 
 
 def test_recipes_hold_what_the_paper_states():
-    ptb = RECIPES["charlm/ptb-mirnn"]
+    ptb = RECIPES["exploratory/ptb-mirnn"]
     assert (ptb.hidden, ptb.length, ptb.schedule.lr, ptb.start.r_w, ptb.start.r_u) == (2048, 50, 1e-4, 0.02, 0.02)
-    assert RECIPES["charlm/ptb-linmirnn"].nonlinearity == "identity"
-    assert [RECIPES[f"charlm/ptb-rnn-rw{r}"].start.r_w for r in (0.02, 0.1, 0.3, 0.6)] == [0.02, 0.1, 0.3, 0.6]
+    assert RECIPES["exploratory/ptb-linmirnn"].nonlinearity == "identity"
+    assert [RECIPES[f"exploratory/ptb-rnn-rw{r}"].start.r_w for r in (0.1, 0.3, 0.6)] == [0.1, 0.3, 0.6]
     for name in ("text8-milstm", "enwik8-milstm"):
         assert RECIPES[f"charlm/{name}"].schedule.halve_after == 2
     assert RECIPES["charlm/text8-milstm"].start.alpha == 1.0 and RECIPES["charlm/text8-milstm"].start.beta1 == 0.5
@@ -50,9 +50,27 @@ def test_recipes_hold_what_the_paper_states():
 
 @pytest.mark.parametrize("name", ["ptb-mirnn", "text8-milstm", "enwik8-milstm"])
 def test_a_twin_differs_in_the_block_alone(name):
-    mi, plain = RECIPES[f"charlm/{name}"], RECIPES[f"charlm/{name.replace('-mi', '-')}"]
+    mi, plain = (RECIPES[task.full(one, RECIPES)] for one in (name, name.replace("-mi", "-")))
     different = {f.name for f in fields(mi) if getattr(mi, f.name) != getattr(plain, f.name)}
     assert different <= {"integration", "cite", "paper", "note"}
+
+
+def test_the_other_spelling_of_the_corpus_has_the_same_rows_and_not_the_papers_number():
+    both = [name for name, recipe in RECIPES.items() if recipe.corpus == "ptb-b"]
+    assert len(both) == 13
+    for name in both:
+        other = RECIPES[name.replace("ptb-b-", "ptb-")]
+        different = {f.name for f in fields(other) if getattr(other, f.name) != getattr(RECIPES[name], f.name)}
+        assert different <= {"corpus", "cite", "paper", "note"} and RECIPES[name].paper is None
+
+
+def test_the_grid_has_every_point_once():
+    points = {
+        (r.start.alpha, r.start.beta1, r.start.beta2, r.start.b)
+        for name, r in RECIPES.items()
+        if name == "exploratory/ptb-mirnn" or name.startswith("exploratory/ptb-mirnn-a")
+    }
+    assert points == {(a, b, b, 0.0) for a in (0.0, 0.5, 1.0, 2.0, 4.0) for b in (0.5, 1.0)}
 
 
 def test_a_stand_in_is_named_as_one_and_never_carries_the_papers_number():
@@ -65,8 +83,8 @@ def test_a_stand_in_is_named_as_one_and_never_carries_the_papers_number():
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_every_recipe_trains_for_two_updates(name, text, tmp_path):
     small = ["hidden=6", "batch=4", "length=8", "evaluation_streams=2", "schedule.updates=2"]
-    job = task.job(name, 0, small, text, False, None, "fp32")
-    record = task.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
+    job = experiments.job(name, 0, small, text, False, None, "fp32")
+    record = experiments.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
     assert record["updates"] == 2 and 0 < record["value"] < 20
 
 
@@ -133,9 +151,9 @@ def test_settings_no_layer_takes_are_named_before_data_is_read(change, home, tex
     cell = [] if "nonlinearity" not in change else ["cell=rnn"]
     for name, file in (("ptb-mirnn", None), ("charlm", text)):
         with pytest.raises(RecipeError, match="no model of these settings"):
-            task.job(name, 0, [*cell, change], file, False, None, "fp32")
+            experiments.job(name, 0, [*cell, change], file, False, None, "fp32")
 
 
 def test_an_unknown_recipe_lists_those_there_are(home):
     with pytest.raises(RecipeError, match="no recipe 'ptb-transformer'; there are charlm/demo-lstm"):
-        task.job("ptb-transformer", 0, [], None, False, None, "fp32")
+        experiments.job("ptb-transformer", 0, [], None, False, None, "fp32")

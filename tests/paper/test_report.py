@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import math
+import random
 import re
 from html.parser import HTMLParser
 
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multint.paper import figures, report
-from multint.paper.numbers import ROWS
+from multint.paper.numbers import ALPHAS, BETAS, CLAIMS, ROWS, grid
 from multint.paper.records import chosen, gather, read
 
 HEADER = "update,epoch,seconds,lr,train,valid,grad_norm\n"
@@ -66,15 +68,70 @@ def results(tmp_path):
     return write(
         tmp_path / "results",
         [
-            record("charlm/ptb-mirnn", 1.400, 0, curve="curves/a.csv"),
-            record("charlm/ptb-mirnn", 1.410, 1, curve="curves/b.csv"),
-            record("charlm/ptb-linmirnn", 1.42),
+            record("exploratory/ptb-mirnn", 1.400, 0, curve="curves/a.csv"),
+            record("exploratory/ptb-mirnn", 1.410, 1, curve="curves/b.csv"),
+            record("exploratory/ptb-linmirnn", 1.42),
             record("charlm/text8-74M-milstm", 1.43, corpus="text8-74M", stands_for="text8", curve="curves/c.csv"),
             record("charlm/demo-lstm", 2.10, corpus="python-docs"),
             record("charlm/demo-milstm", 2.00, corpus="python-docs"),
             record(EVIL, 2.50, corpus="python-docs", curve="curves/d.csv"),
         ],
     )
+
+
+NORMS = [f"{average}_dh{t}" for average in ("mean_log", "log_mean") for t in (0, 1, 5, 10)]
+# by model: test result, rate of its curve, log norm at the end, share of |h| > 0.9 and of |h| < 0.1
+MODELS = {
+    "rnn": (1.68, 6, None, 0.62, 0.03),
+    "rnn-rw0.1": (1.64, 6, None, None, None),
+    "rnn-rw0.3": (1.58, 5, None, None, None),
+    "rnn-rw0.6": (1.55, 5, None, None, None),
+    "mirnn": (1.41, 3, None, 0.02, 0.34),
+    "mirnn-rw0.1": (1.415, 3, None, None, None),
+    "mirnn-rw0.3": (1.42, 3, None, None, None),
+    "mirnn-rw0.6": (1.41, 3, None, None, None),
+    "simple": (1.46, 5, None, 0.05, 0.3),
+    "linrnn": (2.3, 8, -9.8, None, None),
+    "linmirnn": (1.5, 5, -4.0, None, None),
+}
+
+
+def counts(saturated):
+    """A histogram with its mass at the ends, or in the middle."""
+    heights = [abs((i + 0.5) / 100 - 1) for i in range(200)]
+    return [int(1e6 / (1.01 - h) if saturated else 1e8 * math.exp(-5 * h)) for h in heights]
+
+
+def explored(folder, seeds=2, epochs=12, without=(), **measured):
+    """Results of all of §3.1, made up; ``measured`` replaces parts of what was seen inside every model."""
+    records, curves = [], {}
+    for name, (value, rate, last, high, low) in MODELS.items():
+        for seed in range(seeds):
+            one = record(f"exploratory/ptb-{name}", value + 0.002 * seed, seed, shared=4, seconds=240.0)
+            if high is not None:
+                flow = {"wx": [1.5], "uh": [0.01]}, {"wx": [2.0], "uh": [20.0 + seed]}
+                seen = {"histogram": {"reach": 1.0, "counts": counts(high > 0.5)}, "saturated": high, "near_zero": low}
+                one["measured"] = {**seen, "flows": {"gates": ["h"], "start": flow[0], "end": flow[1]}, **measured}
+            one["curve"] = f"curves/{name}-{seed}.csv"
+            curves[one["curve"]] = curve(random.Random(seed), one["valid"], rate, last, epochs)
+            records.append(one)
+    records += [record(f"exploratory/ptb-mirnn-a{a}-b{b}", 1.43 + 0.01 * float(b)) for a, b in (("1", "0.5"), ("4", "1"))]
+    records += [record("exploratory/ptb-b-mirnn", 1.42, corpus="ptb-b", shared=4, seconds=240.0)]
+    kept = [one for one in records if one["recipe"].removeprefix("exploratory/ptb-") not in without]
+    write(folder, [{**one, "curve": None} for one in kept])
+    for path, body in curves.items():
+        (folder / path).write_text(body)
+    (folder / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept))
+    return folder
+
+
+def curve(chance, best, rate, last, epochs):
+    lines = []
+    for epoch in range(1, epochs + 1):
+        valid = best + 2 * math.exp(-epoch / rate) - 2 * math.exp(-epochs / rate) + chance.uniform(0, 0.003)
+        norms = [""] * 8 if last is None else [last - 12 * math.exp(-epoch / 3) + chance.uniform(0, 0.1) for _ in NORMS]
+        lines.append(",".join(map(str, [epoch * 10, epoch, epoch, 1e-4, valid - 0.05, valid, 1, *norms])))
+    return HEADER.strip() + "," + ",".join(NORMS) + "\n" + "\n".join(lines) + "\n"
 
 
 def line(text, start):
@@ -103,8 +160,8 @@ class Page(HTMLParser):
 def test_every_row_of_both_tables_is_shown_when_nothing_was_run(tmp_path):
     result = report.build(tmp_path / "none", tmp_path / "page.html")
     page = result.page.read_text()
-    assert result.rows == {"better": 0, "met": 0, "miss": 0, "not run": 40}
-    assert page.count('<th scope="row"') == len(ROWS)
+    assert result.rows == {"better": 0, "met": 0, "miss": 0, "not run": 39}
+    assert page.count('<th scope="row"') == len(ROWS) + len(CLAIMS) + len(ALPHAS) * len(BETAS)
     assert result.warnings == ("runs.jsonl: not there yet; nothing has been run",)
     assert result.figures == ()
 
@@ -129,13 +186,13 @@ def test_a_stand_in_never_fills_the_papers_row(results):
 
 @pytest.mark.parametrize("change", [{"corpus": "ptb-b"}, {"split": "valid"}, {"corpus": "ptb-b", "stands_for": "ptb-a"}])
 def test_another_corpus_or_split_never_fills_the_papers_row(tmp_path, change):
-    write(tmp_path, [{**record("charlm/ptb-mirnn", 1.0), **change}])
+    write(tmp_path, [{**record("exploratory/ptb-mirnn", 1.0), **change}])
     assert line(report.markdown(tmp_path), "MI-RNN")[3] == "not run"
 
 
 def test_of_several_settings_validation_chooses(tmp_path):
-    fast = record("charlm/ptb-mirnn", 1.45, config={"schedule": {"lr": 0.002}}, run="fast") | {"valid": 1.40}
-    lucky = record("charlm/ptb-mirnn", 1.30, run="lucky") | {"valid": 1.50}
+    fast = record("exploratory/ptb-mirnn", 1.45, config={"schedule": {"lr": 0.002}}, run="fast") | {"valid": 1.40}
+    lucky = record("exploratory/ptb-mirnn", 1.30, run="lucky") | {"valid": 1.50}
     text = report.markdown(write(tmp_path, [lucky, fast]))
     assert line(text, "MI-RNN")[3] == "1.450"
     other = line(text, "↳ MI-RNN, other setting")
@@ -144,7 +201,7 @@ def test_of_several_settings_validation_chooses(tmp_path):
 
 
 def test_a_seed_run_twice_counts_once_and_is_told(tmp_path):
-    first, second = record("charlm/ptb-mirnn", 1.5), {**record("charlm/ptb-mirnn", 1.4), "run": "again"}
+    first, second = record("exploratory/ptb-mirnn", 1.5), {**record("exploratory/ptb-mirnn", 1.4), "run": "again"}
     result = report.build(write(tmp_path, [first, second]), tmp_path / "page.html")
     assert line(report.markdown(tmp_path), "MI-RNN")[3] == "1.400"
     assert any("seed 0 was run again" in text for text in result.warnings)
@@ -152,7 +209,7 @@ def test_a_seed_run_twice_counts_once_and_is_told(tmp_path):
 
 def test_a_diverged_run_is_a_miss(tmp_path):
     text = report.markdown(
-        write(tmp_path, [record("charlm/ptb-mirnn", float("nan"), curve="curves/a.csv"), record("charlm/ptb-rnn", 1.5)])
+        write(tmp_path, [record("exploratory/ptb-mirnn", float("nan"), curve="curves/a.csv"), record("exploratory/ptb-rnn", 1.5)])
     )
     assert line(text, "MI-RNN")[3:6] == ["diverged (1 of 1)", "—", "✗ miss"]
     assert "✗ diverged" in text
@@ -160,10 +217,35 @@ def test_a_diverged_run_is_a_miss(tmp_path):
 
 
 def test_both_standard_deviations_over_the_scales_are_given(tmp_path):
-    printed = zip(("0.02", "0.1", "0.3", "0.6"), (1.69, 1.65, 1.57, 1.54), strict=True)
-    text = report.markdown(write(tmp_path, [record(f"charlm/ptb-rnn-rw{r}", value) for r, value in printed]))
+    printed = dict(zip(("", "-rw0.1", "-rw0.3", "-rw0.6"), (1.69, 1.65, 1.57, 1.54), strict=True))
+    rows = [record(f"exploratory/ptb-rnn{r}", value) for r, value in printed.items()]
+    rows += [record(f"exploratory/ptb-b-rnn{r}", value + 0.1, corpus="ptb-b") for r, value in printed.items()]
+    text = report.markdown(write(tmp_path, rows))
     assert line(text, "RNN, all four")[2:4] == ["0.06", "0.0602 (population), 0.0695 (sample)"]
+    assert line(text, "↳ RNN, all four, variant B")[2:4] == ["—", "0.0602 (population), 0.0695 (sample)"]
     assert line(text, "MI-RNN, all four")[3] == "not run"
+
+
+def test_the_runs_of_one_recipe_fill_two_rows_and_count_once(tmp_path):
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.39), record("exploratory/ptb-rnn", 1.60)])
+    text = report.markdown(tmp_path)
+    assert line(text, "MI-RNN, r_W = 0.02")[3:6] == line(text, "MI-RNN")[3:6] == ["1.390", "+0.000", "✓ met"]
+    assert line(text, "RNN, r_W = 0.02")[5] == "✓ better"
+    assert "| exploratory/ptb-rnn | 1.600 | exploratory/ptb-mirnn | 1.390 | −0.210 | −0.30 | ✓ MI ahead |" in text
+    assert report.build(tmp_path, tmp_path / "page.html").rows == {"better": 1, "met": 1, "miss": 0, "not run": 37}
+    assert [pair.label for pair in report._pairs(report.look(tmp_path).standings)] == [
+        "PTB RNN, r_W = 0.02",
+        "PTB MI-RNN, r_W = 0.02",
+    ]
+
+
+def test_the_other_spelling_of_a_corpus_stands_beside_its_row(tmp_path):
+    text = report.markdown(write(tmp_path, [record("exploratory/ptb-b-linmirnn", 1.5, corpus="ptb-b")]))
+    assert line(text, "linear MI-RNN")[3] == "not run"
+    cells = line(text, "↳ linear MI-RNN, variant B")
+    assert cells[2:6] == ["—", "1.500", "—", "variant B"]
+    assert "about 1.0085 times that on ptb-a; ours over that: 1.487" in cells[-1]
+    assert "| exploratory/ptb-b-linmirnn |" not in text.partition("### Other runs")[2].partition("###")[0]
 
 
 def test_higher_is_better_where_it_is(tmp_path):
@@ -217,11 +299,11 @@ def test_mi_behind_its_twin_is_shown_as_such(tmp_path):
 def test_torn_and_foreign_lines_are_named_and_the_rest_is_read(tmp_path):
     tail = (
         'not json\n[1]\n{"run": "x"}\n'
-        + json.dumps({**record("charlm/ptb-rnn", 1.5), "surprise": 1, "seconds": "long"})
+        + json.dumps({**record("exploratory/ptb-rnn", 1.5), "surprise": 1, "seconds": "long"})
         + '\n{"run": "to'
     )
-    records = read(write(tmp_path, [record("charlm/ptb-mirnn", 1.4)], tail))
-    assert [run.recipe for run in records.runs] == ["charlm/ptb-mirnn", "charlm/ptb-rnn"]
+    records = read(write(tmp_path, [record("exploratory/ptb-mirnn", 1.4)], tail))
+    assert [run.recipe for run in records.runs] == ["exploratory/ptb-mirnn", "exploratory/ptb-rnn"]
     told = "\n".join(records.warnings)
     assert "runs.jsonl line 2: not JSON" in told
     assert "line 3: expected an object, got list" in told
@@ -237,10 +319,16 @@ JUNK = st.recursive(
 )
 
 
-@given(changes=st.dictionaries(st.sampled_from(sorted(record("x", 1.0))), JUNK, min_size=1))
+FIELDS = sorted({*record("x", 1.0), "shared", "measured"})
+PARTS = st.dictionaries(st.sampled_from(["histogram", "saturated", "near_zero", "flows"]), JUNK)
+
+
+@given(changes=st.dictionaries(st.sampled_from(FIELDS), JUNK, min_size=1) | st.fixed_dictionaries({"measured": PARTS}))
 def test_no_record_stops_the_report(tmp_path_factory, changes):
     folder = write(
-        tmp_path_factory.mktemp("junk"), [record("charlm/ptb-mirnn", 1.4)], json.dumps(record("charlm/ptb-mirnn", 1.3) | changes)
+        tmp_path_factory.mktemp("junk"),
+        [record("exploratory/ptb-mirnn", 1.4)],
+        json.dumps(record("exploratory/ptb-mirnn", 1.3) | changes),
     )
     report.markdown(folder)
     view = report.look(folder)
@@ -259,7 +347,7 @@ def test_half_a_character_and_a_number_without_end_are_survived(tmp_path):
 
 
 def test_warnings_are_on_the_page(tmp_path):
-    result = report.build(write(tmp_path, [record("charlm/ptb-mirnn", 1.4)], "<b>torn"), tmp_path / "page.html")
+    result = report.build(write(tmp_path, [record("exploratory/ptb-mirnn", 1.4)], "<b>torn"), tmp_path / "page.html")
     assert "Warnings (1)" in (page := result.page.read_text())
     assert "<b>torn" not in page
 
@@ -272,11 +360,16 @@ def test_warnings_are_on_the_page(tmp_path):
         ("curves/x.csv", "a,b\n1,2\n", "no column named update"),
         ("curves/x.csv", HEADER + "10,0,1,0,2.0,2.1,1\n20,0,1,0,oops", "line 3: cannot be read"),
         ("curves/x.csv", "", "no column named update"),
+        (
+            "curves/x.csv",
+            "update,valid,mean_log_dh1\n10,2.1,-3\n20,2.0,oops\n30,1.9,oops\n",
+            "line 3 and 1 more: cannot read mean_log_dh1",
+        ),
     ],
 )
 def test_a_bad_curve_is_named(tmp_path, curve, body, told):
-    folder = write(tmp_path / "results", [record("charlm/ptb-mirnn", 1.4)])
-    (folder / "runs.jsonl").write_text(json.dumps({**record("charlm/ptb-mirnn", 1.4), "curve": curve}) + "\n")
+    folder = write(tmp_path / "results", [record("exploratory/ptb-mirnn", 1.4)])
+    (folder / "runs.jsonl").write_text(json.dumps({**record("exploratory/ptb-mirnn", 1.4), "curve": curve}) + "\n")
     if body is not None:
         (folder / curve).write_text(body)
     (warning,) = report.build(folder, tmp_path / "page.html").warnings
@@ -284,20 +377,86 @@ def test_a_bad_curve_is_named(tmp_path, curve, body, told):
 
 
 def test_a_record_that_contradicts_the_paper_is_named(tmp_path):
-    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, paper=1.2)])
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, paper=1.2)])
     assert any("says the paper has 1.2" in text for text in report.look(tmp_path).warnings)
 
 
 def test_a_resumed_curve_keeps_the_later_line(tmp_path):
-    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, curve="curves/x.csv")])
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, curve="curves/x.csv")])
     (tmp_path / "curves/x.csv").write_text(HEADER + "10,0,1,0,3,3,1\n20,0,2,0,2.5,2.5,1\n10,0,5,0,2.9,2.8,1\n")
     (points,) = read(tmp_path).curves.values()
     assert [(p.update, p.valid) for p in points] == [(10, 2.8), (20, 2.5)]
 
 
+def test_the_other_columns_of_a_curve_are_kept(tmp_path):
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, curve="curves/x.csv")])
+    (tmp_path / "curves/x.csv").write_text(
+        "update,epoch,valid,mean_log_dh0,log_mean_dh0\n10,1,2.1,-inf,-3.5\n20,2,2.0,,nan\n30,3,1.9\n"
+    )
+    (points,) = read(tmp_path).curves.values()
+    assert [p.extra for p in points] == [{"mean_log_dh0": -math.inf, "log_mean_dh0": -3.5}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "part, value",
+    [
+        ("histogram", {"reach": 1.0, "counts": [1, -1]}),
+        ("histogram", {"reach": 1.0, "counts": [0, 0]}),
+        ("histogram", {"reach": 1.0, "counts": []}),
+        ("histogram", {"reach": 1.0, "counts": [1] * 10_001}),
+        ("histogram", {"reach": 1.0, "counts": [10**400, 1]}),
+        ("histogram", {"reach": 1.0, "counts": [float("nan"), 1]}),
+        ("histogram", {"reach": 0, "counts": [1]}),
+        ("histogram", {"counts": [1]}),
+        ("histogram", [1, 2]),
+        ("saturated", 1.5),
+        ("saturated", float("nan")),
+        ("near_zero", True),
+        ("flows", {"gates": ["h"], "end": {"wx": [1.0, 2.0], "uh": [1.0]}}),
+        ("flows", {"gates": ["h"], "end": {"wx": [float("inf")], "uh": [1.0]}}),
+        ("flows", {"gates": ["h"], "end": {"wx": [1.0]}}),
+        ("flows", {"gates": [], "end": {"wx": [], "uh": []}}),
+        ("flows", {"gates": ["h"]}),
+        ("colour", "blue"),
+    ],
+)
+def test_a_bad_part_of_what_was_measured_is_named_and_the_rest_is_read(tmp_path, part, value):
+    good = {"saturated": 0.25, "near_zero": 0.5}
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, measured={**good, part: value})])
+    records = read(tmp_path)
+    (warning,) = records.warnings
+    assert f"cannot read measured.{part} = " in warning and len(warning) < 200
+    for name in {"saturated", "near_zero"} - {part}:
+        assert getattr(records.runs[0].measured, name) == good[name]
+    assert getattr(records.runs[0].measured, part, None) is None
+
+
+@pytest.mark.parametrize("shared", [0, -1, "two", float("nan"), 1e30, True])
+def test_a_device_is_shared_by_one_run_at_least(tmp_path, shared):
+    records = read(write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, shared=shared)]))
+    assert "cannot read shared" in records.warnings[0]
+    assert records.runs[0].device_seconds == 61.2
+
+
+def test_device_time_is_the_share_of_the_wall_time(tmp_path):
+    rows = [record("exploratory/ptb-mirnn", 1.4, seed, seconds=240.0, shared=4) for seed in range(3)]
+    rows += [
+        record("exploratory/ptb-b-mirnn", 1.4, corpus="ptb-b", seconds=30.0),
+        record("charlm/demo-lstm", 2.0, corpus="python-docs"),
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert line(text, "MI-RNN")[9:11] == ["4.0 min", "60 s"]
+    cost = text.partition("### Hardware and cost")[2]
+    assert line(cost, "exploratory/ptb-mirnn")[5:9] == ["4.0 min", "60 s", "12.0 min", "3.0 min"]
+    assert line(cost, "PTB in all")[1:3] == ["ptb-a, ptb-b", "4"] and line(cost, "PTB in all")[7:9] == ["12.5 min", "3.5 min"]
+    assert line(cost, "python-docs in all")[8] == "61 s"
+    assert "Corpus ptb-a, test split. In all: 4 runs, 3.5 min of device time (12.5 min of wall time)." in text
+    assert "PTB in all: 4 runs, 3.5 min of device time" in text
+
+
 def test_runs_without_a_validation_result_are_chosen_last(tmp_path):
-    silent = record("charlm/ptb-mirnn", 1.3, config={"hidden": 9}) | {"valid": None}
-    groups, _ = gather(read(write(tmp_path, [silent, record("charlm/ptb-mirnn", 1.4)])).runs)
+    silent = record("exploratory/ptb-mirnn", 1.3, config={"hidden": 9}) | {"valid": None}
+    groups, _ = gather(read(write(tmp_path, [silent, record("exploratory/ptb-mirnn", 1.4)])).runs)
     assert chosen(groups).mean == 1.4
 
 
@@ -344,7 +503,7 @@ def test_the_same_results_give_the_same_bytes(results, tmp_path):
 
 
 def test_long_training_curves_are_averaged_and_validation_is_kept(tmp_path):
-    write(tmp_path, [record("charlm/ptb-mirnn", 1.4, curve="curves/x.csv")])
+    write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, curve="curves/x.csv")])
     body = "".join(f"{k},0,{k},0,2.0,{'2.1' if k % 100 == 0 else ''},1\n" for k in range(1, 5001))
     (tmp_path / "curves/x.csv").write_text(HEADER + body)
     text = report.build(tmp_path, tmp_path / "page.html").page.read_text()
@@ -381,6 +540,161 @@ def test_figures_are_pictures_without_a_date():
 def test_an_unknown_form_of_figure_is_refused():
     with pytest.raises(ValueError, match="svg or png, got 'gif'"):
         figures.curves("made up", "BPC", [], form="gif")
+
+
+# --- section 3.1 ---
+
+
+def found(folder):
+    """What was found of each claim, by its key."""
+    view = report.look(folder)
+    return {claim.key: report.finding(view, claim) for claim in CLAIMS}
+
+
+def test_every_claim_has_a_judge():
+    assert set(report.JUDGES) == {claim.key for claim in CLAIMS}
+
+
+def test_claims_are_judged_by_the_records(tmp_path):
+    claims = found(explored(tmp_path, seeds=2))
+    refuted = {"linear-mi", "result"}  # 1.50 and 1.41 in the records made up here
+    assert {key: finding.holds for key, finding in claims.items()} == {key: key not in refuted for key in claims}
+    assert all(set(finding.seeds) == {2} for finding in claims.values())
+    assert "t = 10: −9." in claims["flat"].text
+    assert claims["saturated"].text == "|h| > 0.9: 62.0 %; |h| < 0.1: 3.0 %"
+    assert claims["flows"].text.startswith("RNN: ‖Wx‖ 2, ‖Uh‖ 20.5, ratio 0.0976; MI-RNN:")
+    assert "max − min 0.130; MI-RNN: std 0.0041 (population), 0.0048 (sample), max − min 0.010" in claims["spread"].text
+    assert re.search(r"Eq\. 2 \d+\.\d, Eq\. 4 \d+\.\d$", claims["faster"].text)
+
+
+def test_a_claim_that_does_not_hold_is_refuted(tmp_path):
+    claims = found(explored(tmp_path, saturated=0.4, near_zero=0.3, flows={"gates": ["h"], "end": {"wx": [1.0], "uh": [1.5]}}))
+    assert [claims[key].holds for key in ("saturated", "unsaturated", "flows")] == [False, False, False]
+    text = report.markdown(tmp_path)
+    assert text.count("✗ refuted") == 5 and text.count("✓ confirmed") == len(CLAIMS) - 5
+
+
+def test_a_claim_needs_all_its_runs_and_all_its_measurements(tmp_path):
+    claims = found(explored(tmp_path, without=("linrnn", "mirnn-rw0.3", "simple"), histogram=None, saturated=None, flows=None))
+    lacking = {
+        "grow",
+        "flat",
+        "linear",
+        "saturated",
+        "unsaturated",
+        "flows",
+        "spread",
+        "level",
+        "every-scale",
+        "both",
+        "best",
+        "faster",
+    }
+    assert {key for key, finding in claims.items() if finding.holds is None} == lacking
+    assert claims["spread"].text == "not run: exploratory/ptb-mirnn-rw0.3"
+    assert claims["flows"].text == "the norms of the two flows were not measured"
+
+
+def test_nothing_run_leaves_every_claim_open(tmp_path):
+    assert all(finding.holds is None and not finding.seeds for finding in found(tmp_path).values())
+    text = report.markdown(tmp_path)
+    assert "### §3.1 Exploratory experiments" in text and "#### Claim by claim" in text and "Gradient norms" not in text
+
+
+def test_averages_that_disagree_are_told(tmp_path):
+    explored(tmp_path, seeds=1)
+    path = tmp_path / "curves/linrnn-0.csv"
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(",".join([*row.split(",")[:11], *["-3.0"] * 4]) for row in rows)]))
+    claims = found(tmp_path)
+    assert claims["flat"].holds and claims["flat"].text.endswith("by the log of the mean it would be refuted")
+
+
+def test_a_diverged_or_vanished_model_is_judged_too(tmp_path):
+    write(tmp_path, [record(f"exploratory/ptb-{name}", math.nan, curve=f"curves/{name}.csv") for name in MODELS])
+    for name in ("linrnn", "linmirnn"):
+        (tmp_path / f"curves/{name}.csv").write_text(
+            "update,epoch,valid,mean_log_dh1,mean_log_dh5,mean_log_dh10\n10,1,2.0,-inf,-inf,-inf\n"
+        )
+    claims = found(tmp_path)
+    assert not any(finding.holds for finding in claims.values())
+    assert "t = 1: −∞ (0), −∞ (0)" in claims["grow"].text
+    assert report.build(tmp_path, tmp_path / "page.html").page.exists()
+
+
+def test_the_tables_of_section_3_1_give_means_and_mark_the_chosen_start(tmp_path):
+    text = report.markdown(explored(tmp_path)).partition("### §3.1")[2]
+    norms = text.partition("#### Gradient norms")[2].partition("####")[0]
+    assert norms.count("| exploratory/ptb-linrnn |") == norms.count("| exploratory/ptb-linmirnn |") == 4
+    assert re.search(r"\| exploratory/ptb-linrnn \| 0 \| −9\.\d\d \(\d\.\de-05\) \|", norms)
+    seen = line(text.partition("#### Activations")[2], "exploratory/ptb-rnn")
+    assert seen[1:] == ["h", "62.0 %", "3.0 %", "1.5", "0.01", "2", "20.5", "0.0976", "2"]
+    points = text.partition("#### Starting values")[2]
+    assert line(points, "{2, 0.5, 0.5, 0}")[1:] == ["exploratory/ptb-mirnn", "1.461", "1.411 ± 0.001", "✓ chosen", "2 (0, 1)"]
+    assert line(points, "{1, 0.5, 0.5, 0}")[2:5] == ["1.485", "1.435", "—"]
+    assert line(points, "{0, 1, 1, 0}")[2] == "not run"
+    assert points.count("✓ chosen") == 1
+
+
+def test_the_start_is_chosen_by_validation_and_not_by_test(tmp_path):
+    rows = [
+        record(grid("1", "1"), 1.30, valid=1.6),
+        record(grid("4", "1"), 1.50, valid=1.5),
+        record(grid("0", "1"), 1.2, valid=None),
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert line(text, "{4, 1, 1, 0}")[4] == "✓ chosen"
+    assert "Other runs" not in text
+
+
+def test_a_grid_point_with_a_changed_setting_is_not_lost(tmp_path):
+    text = report.markdown(write(tmp_path, [record(grid("1", "1"), 1.30, changed=["hidden=8"])]))
+    assert line(text, "{1, 1, 1, 0}")[2] == "not run"
+    assert grid("1", "1") in text.partition("### Other runs")[2].partition("###")[0]
+
+
+def test_gates_have_lines_of_their_own(tmp_path):
+    flows = {"gates": ["i", "f"], "start": {"wx": [1, 2], "uh": [0, 0]}, "end": {"wx": [1, 2], "uh": [0, 4]}}
+    text = report.markdown(write(tmp_path, [record("exploratory/ptb-milstm", 1.3, measured={"flows": flows})]))
+    rows = [row for row in text.splitlines() if row.startswith("| exploratory/ptb-milstm | ") and "%" not in row][:2]
+    assert rows[0].endswith("| i | — | — | 1 | 0 | 1 | 0 | inf | 1 |") and rows[1].endswith(
+        "| f | — | — | 2 | 0 | 2 | 4 | 0.5 | 1 |"
+    )
+
+
+def test_figure_1_is_drawn_written_and_put_on_the_page(tmp_path):
+    result = report.build(explored(tmp_path / "results"), tmp_path / "page.html")
+    names = {path.name for path in result.figures}
+    assert {"figure-1.svg", "figure-1.png", "figure-1-dark.svg", "paper-dark.svg"} <= names
+    page = result.page.read_text()
+    assert 'aria-label="Figure 1"' in page and page.count("<h3 id=") == 4
+    assert 'href="#3-1-exploratory-experiments"' in page and 'id="3-1-exploratory-experiments"' in page
+    assert result.warnings == ()
+
+
+def test_brief_leaves_section_3_1_out(tmp_path):
+    brief = report.markdown(explored(tmp_path), brief=True)
+    assert "Exploratory" not in brief and "Claim by claim" not in brief and "RNN, r_W = 0.6" in brief
+
+
+LEVEL = figures.Mark("≈ 10⁻⁴", math.log(1e-4))
+
+
+def test_figure_1_takes_what_is_there_and_gives_the_same_bytes():
+    norms = {"lin-RNN": [], "lin-MI-RNN": [figures.Norm(t, [1.0, 2.0], [-math.inf, -3.0]) for t in (0, 1, 5, 10)]}
+    valid = {"one": [], "two": [], "three": [figures.Line("three", [1.0, 2.0], [1.6, 1.5])]}
+    seen = {"RNN": None, "MI-RNN": figures.Activations([[1, 10**17]], [1.0], 0.5, None)}
+    one, two = (figures.figure_1(norms, valid, seen, LEVEL, [figures.Mark("1.39", 1.39)], dark=True) for _ in range(2))
+    assert one == two and b"<svg" in one and b"dc:date" not in one
+
+
+@pytest.mark.parametrize("y", [math.nan, math.inf, 1e300, -1e300])
+def test_figure_1_leaves_absurd_numbers_out(y):
+    norms = {"lin-RNN": [figures.Norm(1, [1.0, 2.0], [y, -9.0])], "lin-MI-RNN": [figures.Norm(1, [1e300], [y])]}
+    valid = {"one": [figures.Line("one", [1.0, 2.0, 3.0], [y, 2.0, y])], "two": [figures.Line("two", [1.0], [y])], "three": []}
+    empty = {"RNN": None, "MI-RNN": figures.Activations([], [], None, None)}
+    assert figures.figure_1(norms, valid, empty, LEVEL, form="png").startswith(b"\x89PNG")
+    assert figures.figure_1(dict.fromkeys(norms, ()), dict.fromkeys(valid, ()), empty, LEVEL).startswith(b"<?xml")
 
 
 # --- markdown in place ---

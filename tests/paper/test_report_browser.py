@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_report import EVIL, record, write
+from test_report import EVIL, explored, record, write
 
 from multint.paper import report
 from multint.paper.numbers import ROWS
@@ -36,6 +36,8 @@ function attempt() {
   saw.misses = [...doc.querySelectorAll("td.miss")].map(cell => cell.textContent);
   saw.width = view.innerWidth;
   saw.overflow = doc.documentElement.scrollWidth - doc.documentElement.clientWidth;
+  saw.pictures = [...doc.querySelectorAll("figure img")].map(image => [image.naturalWidth > 0, image.offsetWidth]);
+  saw.links = [...doc.querySelectorAll("nav a")].filter(link => !doc.getElementById(link.getAttribute("href").slice(1))).length;
   saw.scrolling = [...doc.querySelectorAll(".box")].some(box => box.scrollWidth > box.clientWidth);
   const toggle = doc.querySelector("button[data-run]"), run = toggle.dataset.run;
   saw.before = [curves(doc, run), toggle.getAttribute("aria-pressed")];
@@ -75,8 +77,8 @@ document.getElementById("page").addEventListener("load", () => {
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     records = [
-        record("charlm/ptb-mirnn", 1.40, 0, curve="curves/a.csv"),
-        record("charlm/ptb-mirnn", 1.42, 1, curve="curves/b.csv"),
+        record("exploratory/ptb-mirnn", 1.40, 0, curve="curves/a.csv"),
+        record("exploratory/ptb-mirnn", 1.42, 1, curve="curves/b.csv"),
         record("charlm/demo-lstm", 2.1, corpus="python-docs", curve="curves/c.csv"),
         record("charlm/" + "a-very-long-name-" * 8, 2.2, corpus="python-docs"),
         record(EVIL.replace("alert(1)", "parent.alerted=window.alerted=true"), 2.5, corpus="python-docs", curve="curves/d.csv"),
@@ -122,3 +124,20 @@ def test_the_trial_notices_a_broken_page(page, tmp_path):
     saw = show(broken, 360, tmp_path)
     assert saw["overflow"] > 0
     assert any("Content Security Policy" in text for text in saw["console"])
+
+
+@pytest.fixture(scope="module")
+def explored_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explored")
+    return report.build(explored(folder), folder / "page.html").page.read_text()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_section_3_1_is_on_the_page(explored_page, tmp_path, width):
+    saw = show(explored_page, width, tmp_path)
+    assert saw["console"] == []
+    assert saw["overflow"] <= 0, "the body scrolls sideways"
+    assert "✗ refuted" in saw["misses"]
+    assert len(saw["pictures"]) == 2 and all(loaded for loaded, _ in saw["pictures"])
+    assert saw["pictures"][1][1] >= 700, "figure 1 is too small to be read"
+    assert saw["links"] == 0 and saw["shown"] == 0

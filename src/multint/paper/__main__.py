@@ -100,14 +100,14 @@ def data_verify(name: str, data: Path | None) -> None:
 @main.command()
 def recipes() -> None:
     """All recipes: the row of the paper each one is, its size, the paper's number."""
-    from multint.paper.charlm import task
-    from multint.paper.charlm.recipes import RECIPES
+    from multint.paper.charlm.task import count
+    from multint.paper.experiments import RECIPES
 
     for name, recipe in RECIPES.items():
-        size = task.count(recipe)
+        size = count(recipe)
         shown = f"{size:,}" if size else ""
         paper = "" if recipe.paper is None else f"paper {recipe.paper:.2f}"
-        click.echo(f"{name:28} {recipe.corpus:12} {shown:>12} {paper:11} {recipe.cite or recipe.note}")
+        click.echo(f"{name:30} {recipe.corpus:12} {shown:>12} {paper:11} {recipe.cite or recipe.note}")
 
 
 @main.command()
@@ -131,11 +131,11 @@ def train(
     precision: str,
 ) -> None:
     """Train a recipe; the same command again continues it. `train charlm --text FILE` takes any text."""
-    from multint.paper.charlm import task
+    from multint.paper import experiments
 
-    job = task.job(recipe, seed, changes, text, as_bytes, data, precision)
+    job = experiments.job(recipe, seed, changes, text, as_bytes, data, precision)
     with watching() as watcher:
-        record = task.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
+        record = experiments.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
     if record:
         click.echo(summary(record))
 
@@ -181,7 +181,7 @@ def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int |
 
 
 @main.command()
-@click.argument("recipe")
+@click.argument("recipe", nargs=-1, required=True)
 @click.option("--grid", multiple=True, metavar="KEY=A,B,C", help="Values of one setting; several grids are crossed.")
 @click.option("--seeds", default="0", show_default=True, help="Comma-separated.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Runs at a time.")
@@ -189,7 +189,7 @@ def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int |
 @click.option("--partition", help="SLURM partition, with --engine submitit.")
 @options("set", "text", "bytes", "data", "runs", "results", "device", "precision")
 def sweep(
-    recipe: str,
+    recipe: tuple[str, ...],
     grid: tuple[str, ...],
     seeds: str,
     jobs: int,
@@ -198,18 +198,21 @@ def sweep(
     changes: tuple[str, ...],
     **paths: Any,
 ) -> None:
-    """Train a recipe over a grid; finished runs are not repeated, so the same command continues a sweep."""
-    from multint.paper import sweeps
-    from multint.paper.charlm import task
+    """Train recipes ('ptb-*' is all that begin so) over a grid, several at a time.
 
-    points = sweeps.points(grid, seeds)
+    Finished runs are not repeated, so the same command continues a sweep.
+    """
+    from multint.paper import experiments, sweeps
+
+    names = [name for pattern in recipe for name in experiments.named(pattern)]
+    points = [(name, point, seed) for point, seed in sweeps.points(grid, seeds) for name in names]
     as_bytes = paths.pop("as_bytes")
     common = [f"--{name}={value}" for name, value in paths.items() if value is not None] + ["--bytes"] * as_bytes
-    commands = [sweeps.command(recipe, seed, [*changes, *point], common) for point, seed in points]
+    commands = [sweeps.command(name, seed, [*changes, *point], common) for name, point, seed in points]
     failed = sweeps.run(commands, jobs, engine, partition, say=lambda line: click.echo(line, err=True))
     done = []
-    for point, seed in points:
-        job = task.job(recipe, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"])
+    for name, point, seed in points:
+        job = experiments.job(name, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"])
         if (paths["runs"] / job.run / "record.json").exists():
             done.append((read_json(paths["runs"] / job.run / "record.json"), point, seed))
     for record, point, seed in sorted(done, key=lambda row: row[0]["valid"]):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from multint.paper.runs import Clock, Progress, Run, RunError, environment, write_json
+from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, environment, write_json
 
 State = Any  # a tensor, a tuple of tensors, or None
 
@@ -62,6 +62,7 @@ class Task(Protocol):
 
     seed: int
     unit: str  # of losses and scores as shown, e.g. BPC
+    observed: tuple[str, ...]  # names of what ``observe`` gives: further columns of the curve
 
     def build(self) -> nn.Module: ...
     def epoch(self, number: int, rank: int, world: int) -> Batches: ...
@@ -70,6 +71,7 @@ class Task(Protocol):
     def shown(self, loss: float) -> float: ...
     def size(self, batch: tuple[Tensor, ...]) -> int: ...  # characters, frames: what speed counts
     def score(self, model: nn.Module, split: str, rank: int, world: int) -> "Sum": ...
+    def observe(self, model: nn.Module) -> dict[str, float]: ...  # at every evaluation, beside the score
 
 
 @dataclass
@@ -140,6 +142,14 @@ def _join(device: str) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
     )
     atexit.register(dist.destroy_process_group)  # as Fabric does for groups of its own: gloo's threads must end before Python
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model itself, without Fabric's and DDP's wrapping."""
+    inner: Any = model
+    while hasattr(inner, "_forward_module") or isinstance(inner, nn.parallel.DistributedDataParallel):
+        inner = inner._forward_module if hasattr(inner, "_forward_module") else inner.module
+    return inner  # type: ignore[no-any-return]
 
 
 # ---- states ----
@@ -260,13 +270,16 @@ def fit(
     """Train ``task`` until its schedule ends, from the run's last good checkpoint if it has one; returns where it ended and the
     model with the weights of its best evaluation.
 
-    Checkpoints are written every ``save_every`` seconds and at every evaluation; when they are written changes no weight.
+    Checkpoints are written every ``save_every`` seconds, at the end, and at evaluations while that takes a twentieth of the time or
+    less; when they are written changes no weight.
     """
     return _Fit(task, schedule, run, fabric, watcher or Silent(), log_every, save_every).run()
 
 
 class _Fit:
     """The state of one call of ``fit``."""
+
+    SPARSELY = 20  # times as long as a checkpoint takes must lie between two of them
 
     def __init__(
         self, task: Task, schedule: Schedule, run: Run, fabric: Any, watcher: Watcher, log_every: int, save_every: float
@@ -285,7 +298,8 @@ class _Fit:
             betas=schedule.betas,
             eps=schedule.eps,
             capturable=reason is None,
-            foreach=True,
+            fused=reason is None,
+            foreach=reason is not None,
         )
         self.model, self.optimizer = fabric.setup(model, optimizer)
         torch.manual_seed(task.seed + 1 + self.rank)  # what dropout draws from differs between processes
@@ -297,7 +311,9 @@ class _Fit:
         self.pending = Pending(fabric.device, self.clock())
         self.board: Any = None
         self.norm = torch.zeros(())
+        self.best: dict[str, Tensor] = {}  # weights of the best evaluation, until they are written
         self.counted = self.saved_at = 0.0  # on the clock: what Progress.seconds knows of, and the last checkpoint
+        self.saving = 0.0  # seconds the last checkpoint took
 
     # -- checkpoints --
 
@@ -321,11 +337,7 @@ class _Fit:
 
     @property
     def module(self) -> nn.Module:
-        """The model itself, without Fabric's and DDP's wrapping."""
-        inner: Any = self.model
-        while hasattr(inner, "_forward_module") or isinstance(inner, nn.parallel.DistributedDataParallel):
-            inner = inner._forward_module if hasattr(inner, "_forward_module") else inner.module
-        return inner  # type: ignore[no-any-return]
+        return bare(self.model)
 
     @property
     def adam(self) -> torch.optim.Optimizer:
@@ -339,8 +351,12 @@ class _Fit:
         self.p.history[-1] |= {"to": self.p.update, "seconds": round(self.counted, 1)}
         tensors = self.tensors()
         if self.rank == 0:
+            if self.best:  # first: a checkpoint must not know of a best that is not there
+                self.folder.save("best", self.best, self.p)
             self.folder.save_last(tensors, self.p)
+        self.best = {}
         self.saved_at = self.clock()
+        self.saving = self.saved_at - self.counted
 
     def restore(self) -> None:
         loaded = self.folder.load_last()
@@ -360,6 +376,7 @@ class _Fit:
             self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
         where = environment()
         if self.rank == 0:
+            self.folder.columns = (*COLUMNS, *self.task.observed)
             self.folder.cut_curve(self.p.rows)
             write_json(self.folder.folder / "environment.json", where)
             self.note(f"sitting on {where['device']}, torch {where['torch']}, commit {where['commit']}")
@@ -431,18 +448,20 @@ class _Fit:
                 self.evaluate()
                 self.pending.since = self.clock()
             self.decide()
-            if p.done or due or last or self.late():
+            if p.done or self.late(due):
                 self.save()
             if last:
                 return
 
-    def late(self) -> bool:
+    def late(self, due: bool) -> bool:
         """Is it time for a checkpoint? Clocks differ, so among several processes the first decides, now and then."""
+        most = min(self.save_every, self.SPARSELY * self.saving) if due else self.save_every
+        now = self.clock() - self.saved_at > most
         if self.world == 1:
-            return self.clock() - self.saved_at > self.save_every
-        if self.p.update % self.log_every:
+            return now
+        if not due and self.p.update % self.log_every:
             return False
-        return bool(self.fabric.broadcast(self.clock() - self.saved_at > self.save_every))
+        return bool(self.fabric.broadcast(now))
 
     def report(self, per_epoch: int) -> None:
         """Read the losses off the device and tell the watcher."""
@@ -479,16 +498,14 @@ class _Fit:
         row |= {"train": round(train, 5), "valid": round(valid, 5), "grad_norm": round(float(self.norm), 4)}
         if p.best is None or valid < p.best:
             p.best, p.best_update, p.stale, p.since_best = valid, p.update, 0, 0
-            tensors = {f"model.{k}": v for k, v in self.module.state_dict().items()}
-            if self.rank == 0:
-                self.folder.save("best", tensors, p)
+            self.best = {f"model.{k}": v.clone() for k, v in self.module.state_dict().items()}
         else:
             p.stale, p.since_best = p.stale + 1, p.since_best + 1
         if self.schedule.halve_after is not None and p.stale >= self.schedule.halve_after:
             p.stale = 0
             self.set_rate(p.lr / 2)
         if self.rank == 0:
-            self.folder.add_row(row)
+            self.folder.add_row(row | self.task.observe(self.module))
             p.rows += 1
             for name in ("train", "valid", "lr", "grad_norm") if self.board is not None else ():
                 self.board.add_scalar(name, row[name], p.update)

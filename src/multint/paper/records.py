@@ -9,13 +9,54 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from multint.paper.numbers import metric
 
 RECORDS = "runs.jsonl"
+MOST_BINS = 10_000  # of a histogram; more is no histogram
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many hidden activations fell into each of the equal bins from -reach to reach."""
+
+    reach: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Mean L2 norms of the two flows, W x and U h, one number per gate."""
+
+    wx: tuple[float, ...]
+    uh: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Flows:
+    """The two flows before training and after it."""
+
+    gates: tuple[str, ...]
+    start: Flow | None = None
+    end: Flow | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was seen inside the model, with its best weights on the validation set; what was not measured is None.
+
+    Args:
+        saturated: share of activations with |h| > 0.9.
+        near_zero: share of activations with |h| < 0.1.
+    """
+
+    histogram: Histogram | None = None
+    saturated: float | None = None
+    near_zero: float | None = None
+    flows: Flows | None = None
 
 
 @dataclass(frozen=True)
@@ -47,20 +88,28 @@ class Run:
     changed: Sequence[str] = ()
     seconds: float | None = None
     chars_per_second: float | None = None
+    shared: int = 1  # runs on the device at the time, this one among them
+    measured: Measured = Measured()
     curve: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     history: Sequence[Any] = ()
 
+    @property
+    def device_seconds(self) -> float | None:
+        """The run's share of the time its device was taken."""
+        return None if self.seconds is None else self.seconds / self.shared
+
 
 @dataclass(frozen=True)
 class Point:
-    """One line of a curve; what was not measured there is None."""
+    """One line of a curve; what was not measured there is None. ``extra``: its other columns; -inf is the log of nothing."""
 
     update: float
     epoch: float | None
     seconds: float | None
     train: float | None
     valid: float | None
+    extra: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +155,7 @@ class Group:
         found = [float(x) for run in self.runs if (x := getattr(run, name)) is not None]
         return sum(found) / len(found) if found else None
 
-    def shared(self, name: str) -> list[str]:
+    def different(self, name: str) -> list[str]:
         """The different values of a field, in order of appearance."""
         return list(dict.fromkeys(str(x) for run in self.runs if (x := getattr(run, name)) is not None))
 
@@ -210,6 +259,7 @@ _TEXT = {
 }
 _COUNTS = {"seed", "parameters", "updates"}
 _NUMBERS = {"value", "valid", "paper", "epochs", "seconds", "chars_per_second"}
+_POINT = ("update", "epoch", "seconds", "train", "valid")
 _REQUIRED = ("run", "recipe", "corpus", "metric", "split", "value")
 _KNOWN = {f.name for f in fields(Run)}
 
@@ -249,6 +299,10 @@ def _parse(record: Any, where: str) -> tuple[Run | None, list[str]]:
     for key in sorted(_KNOWN & set(record)):
         if record[key] is None:
             continue
+        if key == "measured":
+            values[key], told = _measured(record[key], where)
+            warnings += told
+            continue
         value = _typed(key, record[key])
         if value is None:
             warnings.append(f"{where}: cannot read {key} = {_short(record[key])}; ignored")
@@ -262,13 +316,15 @@ def _parse(record: Any, where: str) -> tuple[Run | None, list[str]]:
 
 def _typed(key: str, value: Any) -> Any:
     """``value`` as the field's type, or None if it cannot be."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = _is_number(value)
     if key in _TEXT:
         return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None  # JSON may hold half a character
     if key in _NUMBERS:
         return _float(value) if number else None
     if key in _COUNTS:
         return int(value) if number and abs(value) < 1e18 else None
+    if key == "shared":
+        return int(value) if number and 1 <= value < 1e18 else None
     if key == "dirty":
         return value if isinstance(value, bool) else None
     if key in ("history", "changed"):
@@ -277,6 +333,58 @@ def _typed(key: str, value: Any) -> Any:
         sound = isinstance(value, dict) and all(isinstance(x, (int, float)) for x in value.values())
         return {k: _float(x) for k, x in value.items()} if sound else None
     return value if isinstance(value, dict) else None  # config
+
+
+def _measured(record: Any, where: str) -> tuple[Measured, list[str]]:
+    """The parts that can be read; the others are named."""
+    if not isinstance(record, dict):
+        return Measured(), [f"{where}: cannot read measured = {_short(record)}; ignored"]
+    parts = {"histogram": _histogram, "saturated": _share, "near_zero": _share, "flows": _flows}
+    values: dict[str, Any] = {}
+    told = []
+    for key, part in sorted(record.items()):
+        value = parts[key](part) if key in parts and part is not None else None
+        if value is not None:
+            values[key] = value
+        elif part is not None:
+            told.append(f"{where}: cannot read measured.{_short(key)[1:-1]} = {_short(part)}; ignored")
+    return Measured(**values), told
+
+
+def _histogram(value: Any) -> Histogram | None:
+    if not isinstance(value, dict):
+        return None
+    reach: Any = value.get("reach")
+    counts = value.get("counts")
+    if not _is_number(reach) or not 0 < reach < 1e9 or not isinstance(counts, list) or not 0 < len(counts) <= MOST_BINS:
+        return None
+    sound = all(_is_number(count) and 0 <= count < 1e18 for count in counts)
+    return Histogram(float(reach), tuple(map(int, counts))) if sound and any(counts) else None
+
+
+def _share(value: Any) -> float | None:
+    return float(value) if _is_number(value) and 0 <= value <= 1 else None
+
+
+def _flows(value: Any) -> Flows | None:
+    gates = value.get("gates") if isinstance(value, dict) else None
+    if not isinstance(gates, list) or not gates or not all(isinstance(gate, str) for gate in gates):
+        return None
+    ends = {key: _flow(value[key], len(gates)) for key in ("start", "end") if value.get(key) is not None}
+    names = tuple(gate.encode("utf-8", "replace").decode() for gate in gates)
+    return None if not ends or None in ends.values() else Flows(names, **ends)
+
+
+def _flow(value: Any, gates: int) -> Flow | None:
+    norms: list[Any] = [value.get(key) for key in ("wx", "uh")] if isinstance(value, dict) else []
+    sound = len(norms) == 2 and all(
+        isinstance(one, list) and len(one) == gates and all(_is_number(x) and 0 <= x < 1e18 for x in one) for one in norms
+    )
+    return Flow(*(tuple(map(float, one)) for one in norms)) if sound else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _float(value: int | float) -> float:
@@ -299,28 +407,48 @@ def _read_curve(results: Path, run: Run) -> tuple[tuple[Point, ...], list[str]]:
     if not path.is_file():
         return (), [f"{run.run}: its curve {run.curve} is missing"]
     points: dict[float, Point] = {}  # a resumed run repeats updates; the later line is what happened
-    bad: list[int] = []
+    bad: dict[str, list[int]] = {}  # numbers of lines by what of them could not be read
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         reader = csv.DictReader(lines)
-        if "update" not in (reader.fieldnames or ()):
+        names = reader.fieldnames or ()
+        if "update" not in names:
             return (), [f"{run.curve}: no column named update; not read"]
+        others = [name for name in names if name not in _POINT]
         for number, line in enumerate(reader, start=2):
             point = _point(line)
             if point is None:
-                bad.append(number)
-            else:
-                points[point.update] = point
-    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    told = [f"{run.curve} line {bad[0]}{more}: cannot be read; left out"] if bad else []
+                bad.setdefault("cannot be read; left out", []).append(number)
+                continue
+            extra, unread = _extra(line, others)
+            for name in unread:
+                bad.setdefault(f"cannot read {_short(name)[1:-1]}; ignored", []).append(number)
+            points[point.update] = replace(point, extra=extra)
+    more = {what: f" and {len(found) - 1} more" if len(found) > 1 else "" for what, found in bad.items()}
+    told = [f"{run.curve} line {found[0]}{more[what]}: {what}" for what, found in bad.items()]
     return tuple(points[update] for update in sorted(points)), told
 
 
 def _point(line: Mapping[str | None, Any]) -> Point | None:
     try:
-        update, epoch, seconds, train, valid = (_cell(line.get(name)) for name in ("update", "epoch", "seconds", "train", "valid"))
+        update, epoch, seconds, train, valid = (_cell(line.get(name)) for name in _POINT)
     except ValueError:
         return None
     return None if update is None else Point(update, epoch, seconds, train, valid)
+
+
+def _extra(line: Mapping[str | None, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
+    """The other columns of a line that hold a number, and the names of those that hold something else."""
+    found: dict[str, float] = {}
+    unread = []
+    for name in names:
+        try:
+            value = float(line.get(name) or "nan")
+        except ValueError:
+            unread.append(name)
+            continue
+        if math.isfinite(value) or value == -math.inf:
+            found[name] = value
+    return found, unread
 
 
 def _cell(text: str | None) -> float | None:

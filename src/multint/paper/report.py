@@ -8,6 +8,7 @@ the same bytes. Text from records is escaped in one place per format, where a ta
 import base64
 import hashlib
 import html
+import itertools
 import json
 import math
 import re
@@ -19,12 +20,36 @@ from pathlib import Path
 from typing import Any
 
 from multint.paper import figures
-from multint.paper.numbers import BY_RECIPE, PANELS, ROWS, Metric, Row, metric, printed, verdict
-from multint.paper.records import Group, Point, Records, Run, chosen, differences, gather, read
+from multint.paper.numbers import (
+    ALPHAS,
+    APART,
+    BETAS,
+    BY_RECIPE,
+    CLAIMS,
+    FAR,
+    GRADIENT,
+    PANELS,
+    PTB,
+    ROWS,
+    SCALES,
+    VARIANTS,
+    Claim,
+    Metric,
+    Panel,
+    Row,
+    grid,
+    metric,
+    printed,
+    verdict,
+)
+from multint.paper.records import Flow, Group, Measured, Point, Records, Run, chosen, differences, gather, read
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NONE = "—"
 SIGNS = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss"}
+EXPLORATORY = "§3.1 Exploratory experiments"
+STEPS = (0, 1, 5, 10)  # t of ∂C/∂h_t; §3.1 names 0, 5, 10 and its figure 1, 5, 10
+AVERAGES = {"mean_log": "mean of the log", "log_mean": "log of the mean"}  # which of the two the paper took, it does not say
 TRAIN_POINTS = 200  # of a training curve kept for the page, as means; validation points are kept as they are
 
 
@@ -67,6 +92,15 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What was measured of a claim: in words, whether it holds (None: something is lacking), and the seeds of each side."""
+
+    text: str
+    holds: bool | None = None
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class View:
     """All that both formats show."""
 
@@ -100,7 +134,11 @@ def markdown(results: Path, brief: bool = False) -> str:
     parts = [_summary(view)]
     if view.warnings and not brief:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {_md(text)}" for text in view.warnings))
-    parts += [_md_table(table) for table in tables(view, brief) if table.rows]
+    parts += [_md_table(table) for table in paper_tables(view, brief) if table.rows]
+    if not brief:
+        parts.append(f"### {EXPLORATORY}\n\n{_md(_about_exploratory(view))}")
+        parts += [_md_table(table, "####") for table in exploratory_tables(view) if table.rows]
+        parts += [_md_table(table) for table in account_tables(view) if table.rows]
     return "\n\n".join(parts) + "\n"
 
 
@@ -140,6 +178,7 @@ def compare(runs: list[dict[str, Any]]) -> str:
         ("updates", lambda r: _raw(r.get("updates"), 0)),
         ("epochs", lambda r: _raw(r.get("epochs"), None)),
         ("time", lambda r: duration(r.get("seconds"))),
+        ("runs sharing the device", lambda r: _raw(r.get("shared"), 0)),
         ("characters per second", lambda r: _raw(r.get("chars_per_second"), 0)),
         ("device", lambda r: str(r.get("device") or NONE)),
         ("precision", lambda r: str(r.get("precision") or NONE)),
@@ -166,18 +205,21 @@ def look(results: Path) -> View:
 # --- runs against rows -----------------------------------------------------------------------------------------------------------
 
 
-def row_of(run: Run) -> Row | None:
-    """The row a run repeats. A recipe on a stand-in is named after it: text8-74M-milstm repeats text8-milstm."""
-    home = run.recipe.replace(run.corpus, run.stands_for) if run.stands_for else run.recipe
-    return BY_RECIPE.get((run.recipe, run.metric)) or BY_RECIPE.get((home, run.metric))
+def rows_of(run: Run) -> tuple[Row, ...]:
+    """The rows a run repeats. On a stand-in or a variant a recipe is named after it: text8-74M-milstm repeats text8-milstm."""
+    home = run.recipe
+    if run.stands_for:
+        home = home.replace(run.corpus, run.stands_for)
+    elif run.corpus in VARIANTS:
+        home = home.replace(run.corpus, VARIANTS[run.corpus].named)
+    return BY_RECIPE.get((run.recipe, run.metric)) or BY_RECIPE.get((home, run.metric), ())
 
 
-def _fills(row: Row, run: Run) -> bool:
+def _fills(panel: Panel, run: Run) -> bool:
     """Only the paper's corpus and split, by the recipe as it stands, fill a row; everything else stands beside it.
 
     The rate may have been chosen from a grid, as the paper did.
     """
-    panel = PANELS[row.panel]
     return run.stands_for is None and run.corpus == panel.corpus and run.split == panel.split and _as_written(run)
 
 
@@ -186,19 +228,20 @@ def _as_written(run: Run) -> bool:
 
 
 def _standing(row: Row, groups: Sequence[Group]) -> Standing:
-    mine = [group for group in groups if row.recipe and row_of(group.one) is row]
-    pick = chosen([group for group in mine if _fills(row, group.one)])
+    mine = [group for group in groups if row in rows_of(group.one)]
+    pick = chosen([group for group in mine if _fills(PANELS[row.panel], group.one)])
     return Standing(row, pick, tuple(group for group in mine if group is not pick))
 
 
 def _disagreements(runs: Iterable[Run]) -> list[str]:
     """The table in numbers.py is what is shown; a record that says otherwise is named."""
-    found = []
-    for run in runs:
-        row = row_of(run)
-        if row is not None and row.value is not None and run.paper is not None and _fills(row, run) and run.paper != row.value:
-            found.append(f"{run.run}: says the paper has {run.paper}; its row in the paper says {printed(row)}")
-    return found
+    found = (
+        f"{run.run}: says the paper has {run.paper}; its row in the paper says {printed(row)}"
+        for run in runs
+        for row in rows_of(run)
+        if row.value is not None and run.paper is not None and _fills(PANELS[row.panel], run) and run.paper != row.value
+    )
+    return list(dict.fromkeys(found))
 
 
 def _tally(standings: Iterable[Standing]) -> dict[str, int]:
@@ -212,8 +255,8 @@ def _tally(standings: Iterable[Standing]) -> dict[str, int]:
 def additive(recipe: str) -> str | None:
     """The recipe's additive twin by name, or None if it is not an MI recipe.
 
-    >>> additive("charlm/ptb-linmirnn"), additive("charlm/text8-milstm-b1"), additive("charlm/text8-lstm")
-    ('charlm/ptb-linrnn', 'charlm/text8-lstm-b1', None)
+    >>> additive("exploratory/ptb-linmirnn"), additive("charlm/text8-milstm-b1"), additive("charlm/text8-lstm")
+    ('exploratory/ptb-linrnn', 'charlm/text8-lstm-b1', None)
     """
     twin = re.sub(r"(?<=[-/])(lin)?mi(rnn|lstm|gru)(?=-|$)", r"\1\2", recipe)
     return twin if twin != recipe else None
@@ -222,17 +265,23 @@ def additive(recipe: str) -> str | None:
 # --- tables ----------------------------------------------------------------------------------------------------------------------
 
 
-def tables(view: View, brief: bool = False) -> list[Table]:
-    """All tables of the report; ``brief``: only rows that were run, and neither cost nor the list of runs."""
+def paper_tables(view: View, brief: bool = False) -> list[Table]:
+    """Tables 1 and 2 panel by panel, MI beside its twins, and runs outside the paper; ``brief``: only rows that were run."""
     found = [_panel_table(view, panel, brief) for panel in PANELS]
-    of_rows = [group for group in view.groups if row_of(group.one)]
-    others = [group for group in view.groups if not row_of(group.one)]
+    points = [_picked(view, grid(alpha, beta)) for alpha in ALPHAS for beta in BETAS]  # they have a table of their own
+    of_rows = [group for group in view.groups if rows_of(group.one)]
+    others = [group for group in view.groups if not rows_of(group.one) and not any(group is point for point in points)]
     note = (
         "The paper's claim is the difference on one corpus. Of several settings, each side has the one its validation result chose."
     )
     found.append(_twin_table("MI and its additive twin", note, of_rows, alone=False))
     found.append(_twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, alone=True))
-    return found if brief else [*found, _cost_table(view.groups), _run_table(view.records.runs)]
+    return found
+
+
+def account_tables(view: View) -> list[Table]:
+    """What it cost, and every record."""
+    return [_cost_table(view), _run_table(view.records.runs)]
 
 
 ROW_HEADER = (
@@ -246,6 +295,7 @@ ROW_HEADER = (
     "Best to worst",
     "Parameters",
     "Time per run",
+    "Device time per run",
     "Note",
 )
 
@@ -259,12 +309,14 @@ def _panel_table(view: View, key: str, brief: bool) -> Table:
     for s in view.standings:
         if s.row.panel != key:
             continue
-        body = _std_row(s.row, view) if s.row.over else _row(s)
-        if not brief or s.group or s.beside or (s.row.over and body[3].kind != "none"):
-            rows += [body, *(_beside(s, group) for group in s.beside)]
+        if s.row.over:
+            rows += [row for row in _std_rows(s.row, view) if not brief or row[3].kind != "none"]
+        elif not brief or s.group or s.beside:
+            rows += [_row(s), *(_beside(s, group) for group in s.beside)]
     columns = [i for i, name in enumerate(ROW_HEADER) if not brief or name in BRIEF_HEADER]
     cut = tuple(tuple(row[i] for i in columns) for row in rows)
-    note = f"{panel.place}. Corpus {panel.corpus}, {panel.split} split."
+    runs = [run for run in view.records.runs if any(row.panel == key for row in rows_of(run))]
+    note = f"{panel.place}. Corpus {panel.corpus}, {panel.split} split." + (f" In all: {spent(runs)}." if runs else "")
     return Table(f"Table {panel.table}: {panel.title}", note, tuple(ROW_HEADER[i] for i in columns), cut)
 
 
@@ -273,16 +325,9 @@ def _row(s: Standing) -> tuple[Cell, ...]:
     head = Cell(row.model, "head" if s.group else "head idle")
     first = (head, Cell(_arrow(how), "unit"), Cell(printed(row), "number"))
     if row.cited:
-        return (*first, Cell("cited", "none"), *[Cell(NONE, "none")] * 6, Cell(row.note, "note"))
+        return (*first, Cell("cited", "none"), *[Cell(NONE, "none")] * 7, Cell(row.note, "note"))
     if s.group is None:
-        return (
-            *first,
-            Cell("not run", "none"),
-            Cell(NONE, "none"),
-            Cell("not run", "none"),
-            *[Cell(NONE, "none")] * 4,
-            Cell(row.note, "note"),
-        )
+        return (*first, *_no_result("not run"), Cell(row.note, "note"))
     word = verdict(row, s.group.mean)
     gap = _gap(s.group.mean - row.value, how.digits + 1) if row.value is not None else NONE
     judged = Cell(SIGNS[word], word) if word else Cell("no number in the paper", "none")
@@ -306,46 +351,56 @@ def _why_beside(s: Standing, group: Group) -> tuple[str, str]:
     run, panel = group.one, PANELS[s.row.panel]
     if run.stands_for is not None:
         return "stand-in", f"corpus {run.corpus}, a stand-in for {run.stands_for}; not comparable with the paper's number"
+    if run.corpus in VARIANTS and VARIANTS[run.corpus].of == panel.corpus and run.split == panel.split:
+        return VARIANTS[run.corpus].label, "; ".join([_about_variant(group), *_changes(run)])
     if run.corpus != panel.corpus:
         return "other corpus", f"corpus {run.corpus}, not {panel.corpus}"
     if run.split != panel.split:
         return "other split", f"split {run.split}, not {panel.split}"
     if not _as_written(run):
-        return "changed", f"the recipe with {', '.join(run.changed)}"
+        return "changed", "; ".join(_changes(run))
     assert s.group is not None
     changed = differences([s.group.one.config, run.config])
     words = ", ".join(f"{key} {values[1]} (chosen: {values[0]})" for key, values in changed.items() if key != "seed")
     return "other setting", f"{words or 'configuration differs'}; not chosen by validation"
 
 
-def _std_row(row: Row, view: View) -> tuple[Cell, ...]:
-    """The spread over r_W: both conventions, because the paper's two numbers do not follow one."""
-    means = [s.group.mean for s in view.standings if s.row.recipe in row.over and s.group]
+def _changes(run: Run) -> list[str]:
+    return [f"the recipe with {', '.join(map(str, run.changed))}"] if run.changed else []
+
+
+def _about_variant(group: Group) -> str:
+    run, variant, how = group.one, VARIANTS[group.one.corpus], metric(group.one.metric)
+    same = f"; ours over that: {group.mean / variant.factor:.{how.digits + 1}f}" if math.isfinite(group.mean) else ""
+    return (
+        f"corpus {run.corpus}, the other public spelling of the same text: for the same total bits its {how.label} is about "
+        f"{variant.factor} times that on {variant.of}{same}"
+    )
+
+
+def _std_rows(row: Row, view: View) -> list[tuple[Cell, ...]]:
+    """The spread over r_W: both conventions, because the paper's two numbers do not follow one. A variant has its own line."""
+    mine = [s for s in view.standings if s.row.panel == row.panel and s.row.recipe in row.over]
+    means = [s.group.mean for s in mine if s.group]
     head = Cell(row.model, "head" if len(means) == len(row.over) else "head idle")
     first = (head, Cell(metric(row.metric).label, "unit"), Cell(printed(row), "number"))
-    if len(means) < len(row.over):
-        some = f"not run ({len(means)} of {len(row.over)})" if means else "not run"
-        return (
-            *first,
-            Cell(some, "none"),
-            Cell(NONE, "none"),
-            Cell("not run", "none"),
-            *[Cell(NONE, "none")] * 4,
-            Cell(row.note, "note"),
-        )
-    both = (
-        f"{statistics.pstdev(means):.4f} (population), {statistics.stdev(means):.4f} (sample)"
-        if all(map(math.isfinite, means))
-        else "diverged"
-    )
-    return (
-        *first,
-        Cell(both, "number long"),
-        Cell(NONE, "none"),
-        Cell("see note", "none"),
-        *[Cell(NONE, "none")] * 4,
-        Cell(row.note, "note"),
-    )
+    if len(means) == len(row.over):
+        rows = [(*first, *_no_result(stds(means), "see note", "number long"), Cell(row.note, "note"))]
+    else:
+        rows = [(*first, *_no_result(f"not run ({len(means)} of {len(row.over)})" if means else "not run"), Cell(row.note, "note"))]
+    for corpus, variant in VARIANTS.items():
+        picks = [chosen([g for g in s.beside if g.one.corpus == corpus and _as_written(g.one)]) for s in mine]
+        others = [pick.mean for pick in picks if pick]
+        if len(others) == len(row.over):
+            head = Cell(f"↳ {row.model}, {variant.label}", "head beside")
+            lead = (head, Cell(metric(row.metric).label, "unit"), Cell(NONE, "none"))
+            rows.append((*lead, *_no_result(stds(others), variant.label, "number long"), Cell(f"corpus {corpus}", "note")))
+    return rows
+
+
+def _no_result(text: str, word: str = "not run", kind: str = "none") -> tuple[Cell, ...]:
+    """From our number to the note, for a row that no runs of its own stand behind."""
+    return (Cell(text, kind), Cell(NONE, "none"), Cell(word, "none"), *[Cell(NONE, "none")] * 5)
 
 
 def _facts(group: Group) -> tuple[Cell, ...]:
@@ -356,6 +411,7 @@ def _facts(group: Group) -> tuple[Cell, ...]:
         Cell(spread, "number"),
         Cell(_each(group, "parameters", lambda x: _raw(x, 0)), "number"),
         Cell(duration(group.average("seconds")), "number"),
+        Cell(duration(group.average("device_seconds")), "number"),
     )
 
 
@@ -409,10 +465,13 @@ def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
     )
     if not math.isfinite(gap):
         word = Cell("✗ diverged", "miss")
-    before = [row_of(side.one) for side in (plain, mi)]
-    printed_gap = NONE
-    if all(row is not None and row.value is not None and _fills(row, run) for row in before):
-        printed_gap = _gap(before[1].value - before[0].value, how.digits)  # type: ignore[union-attr, operator]
+    before = [
+        b.value - a.value
+        for a in rows_of(plain.one)
+        for b in rows_of(mi.one)
+        if a.panel == b.panel and a.value is not None and b.value is not None and _fills(PANELS[a.panel], run)
+    ]
+    printed_gap = _gap(before[0], how.digits) if before else NONE
     return (*lead, Cell(_gap(gap, how.digits + 1), "number"), Cell(printed_gap, "number"), word, Cell(size, "number long"))
 
 
@@ -420,43 +479,74 @@ def _absent() -> tuple[Cell, Cell]:
     return Cell("not run", "none"), Cell(NONE, "none")
 
 
-def _cost_table(groups: Sequence[Group]) -> Table:
-    header = (
-        "Recipe",
-        "Corpus",
-        "Runs",
-        "Updates",
-        "Parameters",
-        "Time per run",
-        "Time in all",
-        "Characters/s",
-        "Device",
-        "Precision",
-        "torch",
-    )
-    rows = []
-    for group in groups:
-        total = group.average("seconds")
-        rows.append(
-            (
-                Cell(group.one.recipe, "head"),
-                Cell(_corpus(group.one.corpus, group.one.stands_for), "name"),
-                Cell(str(len(group.runs)), "number"),
-                Cell(_raw(group.average("updates"), 0), "number"),
-                Cell(_each(group, "parameters", lambda x: _raw(x, 0)), "number"),
-                Cell(duration(total), "number"),
-                Cell(duration(total * len(group.runs) if total is not None else None), "number"),
-                Cell(_raw(group.average("chars_per_second"), 0), "number"),
-                *(Cell("; ".join(group.shared(name)) or NONE, "name") for name in ("device", "precision", "torch")),
-            )
+COST_HEADER = (
+    "Recipe",
+    "Corpus",
+    "Runs",
+    "Updates",
+    "Parameters",
+    "Time per run",
+    "Device time per run",
+    "Time in all",
+    "Device time in all",
+    "Characters/s",
+    "Device",
+    "Precision",
+    "torch",
+)
+
+
+def _cost_table(view: View) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Cell(group.one.recipe, "head"),
+            Cell(_corpus(group.one.corpus, group.one.stands_for), "name"),
+            Cell(str(len(group.runs)), "number"),
+            Cell(_raw(group.average("updates"), 0), "number"),
+            Cell(_each(group, "parameters", lambda x: _raw(x, 0)), "number"),
+            *(Cell(duration(group.average(name)), "number") for name in ("seconds", "device_seconds")),
+            *(Cell(duration(_total(group.runs, name)), "number") for name in ("seconds", "device_seconds")),
+            Cell(_raw(group.average("chars_per_second"), 0), "number"),
+            *(Cell("; ".join(group.different(name)) or NONE, "name") for name in ("device", "precision", "torch")),
         )
-    return Table("Hardware and cost", "Wall time of training, means over seeds.", header, tuple(rows))
+        for group in view.groups
+    ]
+    for label, runs in _families(view.records.runs).items():
+        both = (Cell(duration(_total(runs, name)), "number") for name in ("seconds", "device_seconds"))
+        lead = (Cell(f"{label} in all", "head"), Cell(", ".join(dict.fromkeys(run.corpus for run in runs)), "name"))
+        rows.append((*lead, Cell(str(len(runs)), "number"), *[Cell(NONE, "none")] * 4, *both, *[Cell(NONE, "none")] * 4))
+    note = (
+        "Wall time of training and the share of it in which the run had the device (wall time over the runs that shared it), means "
+        "over seeds. The last lines add up every record, also of a seed that was run again."
+    )
+    return Table("Hardware and cost", note, COST_HEADER, tuple(rows))
+
+
+def _families(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by corpus, the spellings of one corpus together, under the paper's name for it where it has one."""
+    names = {panel.corpus: panel.short for panel in PANELS.values() if panel.short}
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        corpus = VARIANTS[run.corpus].of if run.corpus in VARIANTS and not run.stands_for else run.corpus
+        found.setdefault(names.get(corpus, _corpus(corpus, run.stands_for)), []).append(run)
+    return found
+
+
+def _total(runs: Iterable[Run], name: str) -> float | None:
+    found = [x for run in runs if (x := getattr(run, name)) is not None]
+    return sum(found) if found else None
+
+
+def spent(runs: Sequence[Run]) -> str:
+    """How many runs, and the time they took."""
+    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    return f"{count}, {duration(_total(runs, 'device_seconds'))} of device time ({duration(_total(runs, 'seconds'))} of wall time)"
 
 
 def _run_table(runs: Sequence[Run]) -> Table:
     kinds = _protocols([{"protocols": run.protocols} for run in runs])
     header = ("Run", "Corpus", "Seed", "Result", *(f"State {kind}" for kind in kinds), "Validation")
-    header += ("Parameters", "Updates", "Epochs", "Time", "Sittings", "Device", "Commit", "Data")
+    header += ("Parameters", "Updates", "Epochs", "Time", "Device time", "Sittings", "Device", "Commit", "Data")
     rows = []
     for run in runs:
         digits = metric(run.metric).digits + 1
@@ -472,6 +562,7 @@ def _run_table(runs: Sequence[Run]) -> Table:
                 Cell(_raw(run.updates, 0), "number"),
                 Cell(_raw(run.epochs, None), "number"),
                 Cell(duration(run.seconds), "number"),
+                Cell(duration(run.device_seconds), "number"),
                 Cell(str(len(run.history) or NONE), "number"),
                 Cell(run.device or NONE, "name"),
                 Cell((run.commit or NONE) + (" ⚠ uncommitted changes" if run.dirty else ""), "name"),
@@ -480,6 +571,331 @@ def _run_table(runs: Sequence[Run]) -> Table:
         )
     note = "Every record. State carried: along parallel streams, each from zero; state reset: it starts from zero at every segment."
     return Table("All runs", note, header, tuple(rows))
+
+
+# --- section 3.1 -----------------------------------------------------------------------------------------------------------------
+
+
+def exploratory_tables(view: View) -> list[Table]:
+    """Section 3.1: its claims one by one, and the measurements behind them."""
+    return [_claim_table(view), _norm_table(view), _measured_table(view.groups), _grid_table(view)]
+
+
+def _about_exploratory(view: View) -> str:
+    panel = PANELS["ptb"]
+    runs = _families(view.records.runs).get(panel.short, [])
+    cost = f"{panel.short} in all: {spent(runs)}." if runs else "Nothing has been run."
+    return f"What the paper found on the characters of Penn Treebank, and what was measured here, on corpus {panel.corpus}. {cost}"
+
+
+def _picked(view: View, recipe: str) -> Group | None:
+    """The runs of a recipe of §3.1 that fill its row."""
+    mine = [group for group in view.groups if group.one.recipe == recipe and group.one.metric == "bpc"]
+    return chosen([group for group in mine if _fills(PANELS["ptb"], group.one)])
+
+
+def _claim_table(view: View) -> Table:
+    header = ("Where", "What the paper says", "What counts", "What we measured", "Verdict", "Seeds each")
+    words = {True: Cell("✓ confirmed", "better"), False: Cell("✗ refuted", "miss"), None: Cell("not run", "none")}
+    rows = []
+    for claim in CLAIMS:
+        found = finding(view, claim)
+        head = Cell(claim.place, "head idle" if found.holds is None else "head")
+        said = (Cell(text, "note") for text in (claim.says, claim.counts, found.text))
+        seeds = " to ".join(str(n) for n in sorted({min(found.seeds), max(found.seeds)})) if found.seeds else NONE
+        rows.append((head, *said, words[found.holds], Cell(seeds, "number")))
+    note = "Judged by the records alone, means over seeds. Where the paper gives no bound, ours stands under “What counts”."
+    return Table("Claim by claim", note, header, tuple(rows))
+
+
+def finding(view: View, claim: Claim) -> Finding:
+    """What the records say about a claim."""
+    groups = {name: _picked(view, PTB + name) for name in claim.needs}
+    absent = [PTB + name for name, group in groups.items() if group is None]
+    if absent:
+        return Finding(f"not run: {', '.join(absent)}")
+    return JUDGES[claim.key](view, [group for group in groups.values() if group is not None])
+
+
+def _norms_grow(view: View, groups: Sequence[Group]) -> Finding:
+    return _norm_finding(
+        view, groups, lambda plain, mi: all(b > a for a, b in zip(plain, mi, strict=True)), "lin-RNN, lin-MI-RNN: "
+    )
+
+
+def _norms_flat(view: View, groups: Sequence[Group]) -> Finding:
+    return _norm_finding(view, groups, lambda plain: all(abs(a - math.log(GRADIENT)) <= math.log(10) for a in plain))
+
+
+def _norm_finding(view: View, groups: Sequence[Group], holds: Callable[..., bool], lead: str = "") -> Finding:
+    """Judged by the mean of the log; where the log of the mean says otherwise, that is told."""
+    last = {a: [[norm(view, group, f"{a}_dh{t}") for t in STEPS[1:]] for group in groups] for a in AVERAGES}
+    main, other = last.values()
+    if any(None in side for side in main):
+        return Finding("the gradient norms were not measured")
+    text = "; ".join(f"t = {t}: {', '.join(map(_log, values))}" for t, *values in zip(STEPS[1:], *main, strict=True))
+    good = holds(*main)
+    if not any(None in side for side in other) and holds(*other) != good:
+        text += f"; by the log of the mean it would be {'refuted' if good else 'confirmed'}"
+    return Finding(lead + text, good, tuple(len(_series_of(view, group, f"mean_log_dh{STEPS[1]}")) for group in groups))
+
+
+def _as_printed(_: View, groups: Sequence[Group]) -> Finding:
+    (group,) = groups
+    row = BY_RECIPE[group.one.recipe, group.one.metric][0]
+    return Finding(f"{ours(group)} BPC", verdict(row, group.mean) in ("better", "met"), (len(group.runs),))
+
+
+def _over_two(_: View, groups: Sequence[Group]) -> Finding:
+    return Finding(f"{ours(groups[0])} BPC", groups[0].mean > 2, (len(groups[0].runs),))
+
+
+def _saturated(_: View, groups: Sequence[Group]) -> Finding:
+    high, low = (_measured(groups[0], name) for name in ("saturated", "near_zero"))
+    if high is None:
+        return Finding("the activations were not measured")
+    return Finding(_shares(high, low), high > 0.5, (_seen(groups[0]),))
+
+
+def _unsaturated(_: View, groups: Sequence[Group]) -> Finding:
+    high, low = (_measured(groups[0], name) for name in ("saturated", "near_zero"))
+    if high is None or low is None:
+        return Finding("the activations were not measured")
+    return Finding(_shares(high, low), high < 0.5 and low > high, (_seen(groups[0]),))
+
+
+def _far_smaller(_: View, groups: Sequence[Group]) -> Finding:
+    ends = [_flow(group, "end") for group in groups]
+    sides = [(name, gate, wx, uh) for name, end in zip(("RNN", "MI-RNN"), ends, strict=True) for gate, wx, uh in end]
+    if not all(ends):
+        return Finding("the norms of the two flows were not measured")
+    text = "; ".join(f"{name}: ‖Wx‖ {wx:.3g}, ‖Uh‖ {uh:.3g}, ratio {_ratio(wx, uh):.3g}" for name, _, wx, uh in sides)
+    return Finding(text, all(_ratio(wx, uh) < FAR for _, _, wx, uh in sides), tuple(map(_seen, groups)))
+
+
+def _improves(_: View, groups: Sequence[Group]) -> Finding:
+    means = [group.mean for group in groups]
+    return Finding(_over_scales(groups), all(b < a for a, b in itertools.pairwise(means)), _counts(groups))
+
+
+def _spread(_: View, groups: Sequence[Group]) -> Finding:
+    sides = [[group.mean for group in groups[: len(SCALES)]], [group.mean for group in groups[len(SCALES) :]]]
+    text = "; ".join(
+        f"{name}: std {stds(means)}, max − min {_raw(apart(means), 3)}"
+        for name, means in zip(("RNN", "MI-RNN"), sides, strict=True)
+    )
+    sound = all(math.isfinite(apart(means)) for means in sides)
+    return Finding(text, sound and statistics.pstdev(sides[1]) < FAR * statistics.pstdev(sides[0]), _counts(groups))
+
+
+def _level(_: View, groups: Sequence[Group]) -> Finding:
+    found = apart([group.mean for group in groups])
+    return Finding(f"{_over_scales(groups)}; max − min {_raw(found, 3)}", round(found, 6) <= APART, _counts(groups))
+
+
+def _every_scale(_: View, groups: Sequence[Group]) -> Finding:
+    pairs = list(zip(SCALES, groups[: len(SCALES)], groups[len(SCALES) :], strict=True))
+    text = "; ".join(f"r_W = {r}: RNN {_raw(plain.mean, 3)}, MI-RNN {_raw(mi.mean, 3)}" for r, plain, mi in pairs)
+    return Finding(text, all(mi.mean < plain.mean for _, plain, mi in pairs), _counts(groups))
+
+
+def _both_better(_: View, groups: Sequence[Group]) -> Finding:
+    return _formulations(groups, lambda plain, simple, general: simple < plain and general < plain)
+
+
+def _general_best(_: View, groups: Sequence[Group]) -> Finding:
+    return _formulations(groups, lambda plain, simple, general: general < simple and general < plain)
+
+
+def _formulations(groups: Sequence[Group], holds: Callable[[float, float, float], bool]) -> Finding:
+    valid, test = [group.valid for group in groups], [group.mean for group in groups]
+    text = "; ".join(f"Eq. {n}: {_raw(v, 3)}, {_raw(t, 3)}" for n, v, t in zip((1, 2, 4), valid, test, strict=True))
+    good = None if None in valid else holds(*valid) and holds(*test)  # type: ignore[arg-type]
+    return Finding(f"validation, test: {text}", good, _counts(groups))
+
+
+def _faster(view: View, groups: Sequence[Group]) -> Finding:
+    level = groups[0].valid
+    if level is None:
+        return Finding("no validation result of the vanilla RNN")
+    found = [
+        [_reached(view.records.curves[run.run], level) for run in g.runs if run.run in view.records.curves] for g in groups[1:]
+    ]
+    if not all(found):
+        return Finding("no curves")
+    slow, fast = (statistics.fmean(epochs) for epochs in found)
+    told = ("never" if math.isinf(x) else f"{x:.1f}" for x in (slow, fast))
+    text = f"epochs to {level:.3f} validation BPC: Eq. 2 {next(told)}, Eq. 4 {next(told)}"
+    return Finding(text, fast < slow, tuple(map(len, found)))
+
+
+JUDGES: Mapping[str, Callable[[View, Sequence[Group]], Finding]] = {
+    "grow": _norms_grow,
+    "flat": _norms_flat,
+    "linear-mi": _as_printed,
+    "linear": _over_two,
+    "saturated": _saturated,
+    "unsaturated": _unsaturated,
+    "flows": _far_smaller,
+    "improves": _improves,
+    "spread": _spread,
+    "level": _level,
+    "every-scale": _every_scale,
+    "both": _both_better,
+    "best": _general_best,
+    "faster": _faster,
+    "result": _as_printed,
+}
+
+
+def _reached(points: Sequence[Point], level: float) -> float:
+    """The first epoch whose validation result is at ``level`` or below."""
+    return next((p.epoch for p in points if p.epoch is not None and p.valid is not None and p.valid <= level), math.inf)
+
+
+def _series_of(view: View, group: Group, name: str) -> list[list[float]]:
+    """A column of the curves over epochs, for each run that has it."""
+    columns = ([p.extra[name] for p in view.records.curves.get(run.run, ()) if name in p.extra] for run in group.runs)
+    return [column for column in columns if column]
+
+
+def norm(view: View, group: Group, name: str, pick: Callable[[list[float]], float] = lambda column: column[-1]) -> float | None:
+    """Mean over seeds of a column's last value, or of what ``pick`` takes of it."""
+    found = [pick(column) for column in _series_of(view, group, name)]
+    return sum(found) / len(found) if found else None
+
+
+def _measured(group: Group, name: str) -> float | None:
+    found = [x for run in group.runs if (x := getattr(run.measured, name)) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _flow(group: Group, when: str) -> list[tuple[str, float, float]]:
+    """(gate, ‖Wx‖, ‖Uh‖), means over seeds; of runs with other gates than the first only the first counts."""
+    found: list[tuple[tuple[str, ...], Flow]] = [
+        (flows.gates, flow) for run in group.runs if (flows := run.measured.flows) and (flow := getattr(flows, when))
+    ]
+    same = [flow for gates, flow in found if gates == found[0][0]]
+    means = [[sum(xs) / len(same) for xs in zip(*(getattr(flow, name) for flow in same), strict=True)] for name in ("wx", "uh")]
+    return list(zip(found[0][0], *means, strict=True)) if found else []
+
+
+def _seen(group: Group) -> int:
+    """Runs of the group that something was measured in."""
+    return sum(run.measured != Measured() for run in group.runs)
+
+
+def _counts(groups: Iterable[Group]) -> tuple[int, ...]:
+    return tuple(len(group.runs) for group in groups)
+
+
+def _over_scales(groups: Sequence[Group]) -> str:
+    return "; ".join(f"r_W = {r}: {_raw(group.mean, 3)}" for r, group in zip(SCALES, groups, strict=True))
+
+
+def _norm_table(view: View) -> Table:
+    header = ("Recipe", "t", *(f"{words}, {which}" for words in AVERAGES.values() for which in ("last epoch", "largest")), "Seeds")
+    rows = []
+    for group in view.groups:
+        for t in STEPS:
+            names = [f"{average}_dh{t}" for average in AVERAGES]
+            found = [norm(view, group, name, *pick) for name in names for pick in ((), (max,))]
+            if any(x is not None for x in found):
+                seeds = max(len(_series_of(view, group, name)) for name in names)
+                numbers = (Cell(NONE if x is None else _log(x), "number") for x in found)
+                rows.append((Cell(_name(group), "head"), Cell(str(t), "number"), *numbers, Cell(str(seeds), "number")))
+    note = (
+        "Natural log of ‖∂C/∂h_t‖₂ after every epoch, in brackets the norm; C is the loss of the last character, t = 50. The paper "
+        f"has about {GRADIENT:.0e} for lin-RNN, log {_log(math.log(GRADIENT)).split()[0]}. Largest: over the epochs."
+    )
+    return Table("Gradient norms, Figure 1a", note, header, tuple(rows))
+
+
+def _measured_table(groups: Sequence[Group]) -> Table:
+    header = ("Recipe", "Gate", "|h| > 0.9", "|h| < 0.1", "‖Wx‖ before", "‖Uh‖ before", "‖Wx‖ after", "‖Uh‖ after")
+    rows = []
+    for group in groups:
+        start, end = ({gate: norms for gate, *norms in _flow(group, when)} for when in ("start", "end"))
+        shares = [_measured(group, name) for name in ("saturated", "near_zero")]
+        for gate in dict.fromkeys([*start, *end]) or ([NONE] if any(x is not None for x in shares) else []):
+            norms = [*start.get(gate, [None, None]), *end.get(gate, [None, None])]
+            ratio = f"{_ratio(*end[gate]):.3g}" if gate in end else NONE
+            rows.append(
+                (
+                    Cell(_name(group), "head"),
+                    Cell(gate, "name"),
+                    *(Cell(NONE if x is None else f"{100 * x:.1f} %", "number") for x in shares),
+                    *(Cell(NONE if x is None else f"{x:.3g}", "number") for x in norms),
+                    Cell(ratio, "number"),
+                    Cell(str(_seen(group)), "number"),
+                )
+            )
+    note = (
+        "Shares of all hidden activations over the validation set, and mean L2 norms of the two flows there, before training and "
+        "with the best weights; means over seeds."
+    )
+    return Table("Activations and flows, Figure 1c and d", note, (*header, "‖Wx‖ / ‖Uh‖ after", "Seeds"), tuple(rows))
+
+
+def _grid_table(view: View) -> Table:
+    points = {(alpha, beta): _picked(view, grid(alpha, beta)) for beta in BETAS for alpha in ALPHAS}
+    valid = {point: group.valid for point, group in points.items() if group and group.valid is not None}
+    best = min(valid, key=lambda point: valid[point], default=None)
+    rows = []
+    for (alpha, beta), group in points.items():
+        first = (Cell(f"{{{alpha}, {beta}, {beta}, 0}}", "head" if group else "head idle"), Cell(grid(alpha, beta), "name"))
+        if group is None:
+            rows.append((*first, Cell("not run", "none"), *[Cell(NONE, "none")] * 3))
+            continue
+        mark = Cell("✓ chosen", "better") if (alpha, beta) == best else Cell(NONE, "none")
+        rows.append(
+            (*first, Cell(_raw(group.valid, 3), "number"), Cell(ours(group), "number"), mark, Cell(_seeds(group), "number"))
+        )
+    note = (
+        "Where MI-RNN's vectors start. The paper searched and does not print what it found. Chosen by the mean validation result; "
+        "the test result plays no part."
+    )
+    header = ("{α, β₁, β₂, b}", "Recipe", "Validation BPC ↓", "Test BPC ↓", "Chosen", "Seeds")
+    return Table("Starting values of Eq. 4", note, header, tuple(rows))
+
+
+def _figure_1(view: View) -> Callable[[str, bool], bytes] | None:
+    """Draws Figure 1 in a given form, light or dark; None if there is nothing to draw."""
+    linear = {"lin-RNN": _picked(view, PTB + "linrnn"), "lin-MI-RNN": _picked(view, PTB + "linmirnn")}
+    norms = {label: _norm_lines(view, group) for label, group in linear.items()}
+    named = {"vanilla RNN (Eq. 1)": "rnn", "MI-RNN-simple (Eq. 2)": "simple", "MI-RNN-general (Eq. 4)": "mirnn"}
+    valid = {label: _valid_lines(view, label, _picked(view, PTB + name)) for label, name in named.items()}
+    both = {"vanilla RNN": _activations(_picked(view, PTB + "rnn")), "MI-RNN": _activations(_picked(view, PTB + "mirnn"))}
+    if not any([*norms.values(), *valid.values(), *both.values()]):
+        return None
+    level = figures.Mark("≈ 10⁻⁴\n(lin-RNN)", math.log(GRADIENT))
+    rows = [BY_RECIPE[PTB + name, "bpc"][0] for name in ("mirnn", "rnn")]
+    marks = [figures.Mark(printed(row), row.value) for row in rows if row.value is not None]
+    return lambda form, dark: figures.figure_1(norms, valid, both, level, marks, form, dark)
+
+
+def _norm_lines(view: View, group: Group | None) -> list[figures.Norm]:
+    found = []
+    for run in group.runs if group else ():
+        for t in STEPS:
+            points = [p for p in view.records.curves.get(run.run, ()) if p.epoch is not None and f"mean_log_dh{t}" in p.extra]
+            if points:
+                found.append(figures.Norm(t, [p.epoch or 0.0 for p in points], [p.extra[f"mean_log_dh{t}"] for p in points]))
+    return found
+
+
+def _valid_lines(view: View, label: str, group: Group | None) -> list[figures.Line]:
+    curves = (view.records.curves.get(run.run, ()) for run in (group.runs if group else ()))
+    kept = ([(p.epoch, p.valid) for p in points if p.epoch is not None and p.valid is not None] for points in curves)
+    return [figures.Line(label, [x for x, _ in points], [y for _, y in points]) for points in kept if points]
+
+
+def _activations(group: Group | None) -> figures.Activations | None:
+    bars = [run.measured.histogram for run in group.runs if run.measured.histogram] if group else []
+    if not group or not bars:
+        return None
+    shares = (_measured(group, name) for name in ("saturated", "near_zero"))
+    return figures.Activations([bar.counts for bar in bars], [bar.reach for bar in bars], *shares)
 
 
 # --- words for numbers -----------------------------------------------------------------------------------------------------------
@@ -503,6 +919,44 @@ def duration(seconds: Any) -> str:
     if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
         return NONE
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def stds(means: Sequence[float]) -> str:
+    """Both standard deviations.
+
+    >>> stds([1.69, 1.65, 1.57, 1.54])
+    '0.0602 (population), 0.0695 (sample)'
+    """
+    if not all(map(math.isfinite, means)):
+        return "diverged"
+    return f"{statistics.pstdev(means):.4f} (population), {statistics.stdev(means):.4f} (sample)"
+
+
+def apart(values: Sequence[float]) -> float:
+    """The largest minus the smallest; not a number if one of them is none."""
+    return max(values) - min(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def _log(value: float) -> str:
+    """A log norm and the norm.
+
+    >>> _log(-9.21), _log(-math.inf)
+    ('−9.21 (1.0e-04)', '−∞ (0)')
+    """
+    size = "0" if value == -math.inf else f"{math.exp(min(value, 700.0)):.1e}"
+    return f"{value:.2f} ({size})".replace("-", "−", value < 0).replace("inf", "∞")
+
+
+def _ratio(wx: float, uh: float) -> float:
+    return wx / uh if uh > 0 else math.inf
+
+
+def _shares(saturated: float, near_zero: float | None) -> str:
+    return f"|h| > 0.9: {100 * saturated:.1f} %" + ("" if near_zero is None else f"; |h| < 0.1: {100 * near_zero:.1f} %")
+
+
+def _name(group: Group) -> str:
+    return ", ".join([group.one.recipe, *map(str, group.one.changed)])
 
 
 def _raw(value: Any, digits: int | None) -> str:
@@ -565,8 +1019,8 @@ def _md_grid(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _md_table(table: Table) -> str:
-    return f"### {_md(table.title)}\n\n{_md(table.note)}\n\n{_md_grid(table.header, table.rows)}"
+def _md_table(table: Table, level: str = "###") -> str:
+    return f"{level} {_md(table.title)}\n\n{_md(table.note)}\n\n{_md_grid(table.header, table.rows)}"
 
 
 # --- the page --------------------------------------------------------------------------------------------------------------------
@@ -575,17 +1029,19 @@ def _md_table(table: Table) -> str:
 def _page(view: View, charts: Sequence[Mapping[str, Any]], drawn: Mapping[str, bytes], warnings: Sequence[str]) -> str:
     template = (files("multint.paper") / "report.html").read_text(encoding="utf-8")
     script = re.findall(r"<script>(.*?)</script>", template, re.DOTALL)[-1]
-    found = tables(view)
+    before, after = paper_tables(view), account_tables(view)
+    titles = [*(t.title for t in before), EXPLORATORY, *(t.title for t in after)]
     parts = {
         # only the page's own script may run, whatever a record says
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "summary": html.escape(_summary(view)),
         "tiles": _tiles(_tally(view.standings)),
         "warnings": _warnings(warnings),
-        "overview": _overview(drawn),
-        "contents": "".join(f'<li><a href="#{_slug(t.title)}">{html.escape(t.title)}</a></li>' for t in found),
-        "tables": "".join(_html_table(t) for t in found[:-2]),
-        "costs": "".join(_html_table(t) for t in found[-2:]),
+        "overview": _picture(drawn, "paper", "Ours against the paper", OVERVIEW),
+        "contents": "".join(f'<li><a href="#{_slug(title)}">{html.escape(title)}</a></li>' for title in titles),
+        "tables": "".join(_html_table(t) for t in before),
+        "exploratory": _exploratory(view, drawn),
+        "costs": "".join(_html_table(t) for t in after),
         "charts": "".join(_chart_box(i, chart) for i, chart in enumerate(charts)) or "<p>No run has left a curve yet.</p>",
         "data": _script_json(charts),
     }
@@ -614,21 +1070,32 @@ def _warnings(warnings: Sequence[str]) -> str:
     return f'<section id="warnings" class="warnings"><h2>⚠ Warnings ({len(warnings)})</h2><ul>{items}</ul></section>'
 
 
-def _overview(drawn: Mapping[str, bytes]) -> str:
-    if "paper.svg" not in drawn:
+OVERVIEW = "Each row's number in the paper and ours; the same numbers stand in the tables below."
+FIGURE_1 = "Gradient norms, validation curves and hidden activations; their numbers stand in the tables below."
+
+
+def _exploratory(view: View, drawn: Mapping[str, bytes]) -> str:
+    head = (
+        f'<h2 id="{_slug(EXPLORATORY)}">{html.escape(EXPLORATORY)}</h2><p class="note">{html.escape(_about_exploratory(view))}</p>'
+    )
+    inside = "".join(_html_table(table, 3) for table in exploratory_tables(view))
+    return head + _picture(drawn, "figure-1", "Figure 1", FIGURE_1, "wide ") + inside
+
+
+def _picture(drawn: Mapping[str, bytes], name: str, label: str, alt: str, kind: str = "") -> str:
+    if f"{name}.svg" not in drawn:
         return ""
     light, dark = (
-        f"data:image/svg+xml;base64,{base64.b64encode(drawn[name]).decode()}" for name in ("paper.svg", "paper-dark.svg")
+        f"data:image/svg+xml;base64,{base64.b64encode(drawn[one]).decode()}" for one in (f"{name}.svg", f"{name}-dark.svg")
     )
-    alt = "Each row's number in the paper and ours; the same numbers stand in the tables below."
     return (
-        f'<figure class="overview box" role="region" tabindex="0" aria-label="Ours against the paper"><picture>'
+        f'<figure class="overview {kind}box" role="region" tabindex="0" aria-label="{label}"><picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img src="{light}" alt="{alt}"></picture></figure>'
     )
 
 
-def _html_table(table: Table) -> str:
+def _html_table(table: Table, level: int = 2) -> str:
     slug = _slug(table.title)
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.header)
     body = "".join(_html_row(row) for row in table.rows)
@@ -638,7 +1105,8 @@ def _html_table(table: Table) -> str:
         if table.rows
         else "<p>Nothing has been run.</p>"
     )
-    return f'<section><h2 id="{slug}">{html.escape(table.title)}</h2><p class="note">{html.escape(table.note)}</p>{inner}</section>'
+    head = f'<h{level} id="{slug}">{html.escape(table.title)}</h{level}>'
+    return f'<section>{head}<p class="note">{html.escape(table.note)}</p>{inner}</section>'
 
 
 def _html_row(row: Sequence[Cell]) -> str:
@@ -677,9 +1145,9 @@ def _charts(view: View) -> list[dict[str, Any]]:
             (corpus, unit), {"title": f"{corpus}: {unit} over training", "name": corpus, "unit": unit, "groups": {}, "marks": {}}
         )
         chart["groups"].setdefault(run.recipe, []).append({"run": run.run, "seed": run.seed, **_series(points)})
-        row = row_of(run)
-        if row is not None and row.value is not None and _fills(row, run):
-            chart["marks"].setdefault((row.value, printed(row)), []).append(row.model)
+        for row in rows_of(run):
+            if row.value is not None and _fills(PANELS[row.panel], run):
+                chart["marks"].setdefault((row.value, printed(row)), []).append(row.model)
     for chart in charts.values():
         chart["groups"] = [{"recipe": recipe, "runs": runs} for recipe, runs in chart["groups"].items()]
         levels = sorted(chart["marks"].items())
@@ -702,13 +1170,17 @@ def _series(points: Sequence[Point]) -> dict[str, list[list[float | None]]]:
 def _draw(view: View, charts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
     """The figures by file name; without matplotlib none, and a warning says so."""
     drawn: dict[str, bytes] = {}
-    rows = _pairs(view.standings)
+    rows, first = _pairs(view.standings), _figure_1(view)
     try:
         if rows:
             drawn["paper-dark.svg"] = figures.pairs(rows, dark=True)
+        if first:
+            drawn["figure-1-dark.svg"] = first("svg", True)
         for form in ("svg", "png"):
             if rows:
                 drawn[f"paper.{form}"] = figures.pairs(rows, form)
+            if first:
+                drawn[f"figure-1.{form}"] = first(form, False)
             for chart in charts:
                 lines, marks = _lines(chart)
                 if lines:
@@ -723,7 +1195,7 @@ def _draw(view: View, charts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, by
 def _pairs(standings: Iterable[Standing]) -> list[figures.Pair]:
     found = []
     for s in standings:
-        if s.group is None or s.row.value is None or not math.isfinite(s.group.mean):
+        if s.group is None or s.row.value is None or s.row.repeats or not math.isfinite(s.group.mean):
             continue
         label = f"{PANELS[s.row.panel].short} {s.row.model}".strip()
         values = s.group.values

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 COLUMNS = ("update", "epoch", "seconds", "lr", "train", "valid", "grad_norm")
+SHARED = "MULTINT_SHARED"  # the variable that says how many runs are on the device at a time
 KEPT = 2  # checkpoints besides the best: the newest and, should it be damaged, the one before
 
 
@@ -101,6 +102,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if cuda else processor(),
         "threads": torch.get_num_threads(),
+        "shared": int(os.environ.get(SHARED, "1")),
     }
 
 
@@ -114,11 +116,10 @@ def processor() -> str:
 
 
 def revision() -> tuple[str, bool]:
-    """Commit of the source tree and whether it was edited; MULTINT_COMMIT says it for a copy without its repository."""
-
+    """Commit of the source tree and whether it was edited; a copy without its repository has MULTINT_COMMIT say it, + if edited."""
     said = os.environ.get("MULTINT_COMMIT")
     if said:
-        return said, False
+        return said.removesuffix("+"), said.endswith("+")
 
     def git(*words: str) -> str:
         package = Path(__file__).parents[1]
@@ -138,6 +139,7 @@ class Run:
         self.folder = root / name
         self.checkpoints = self.folder / "checkpoints"
         self.curve, self.log_file = self.folder / "curve.csv", self.folder / "log.txt"
+        self.columns: tuple[str, ...] = COLUMNS
         self.record_file = self.folder / "record.json"
         self._lock: IO[str] | None = None
 
@@ -193,11 +195,11 @@ class Run:
         """Keep the first rows: those the checkpoint knows of."""
         lines = self.curve.read_text().splitlines(keepends=True)[: rows + 1] if self.curve.exists() else []
         with replacing(self.curve) as file:
-            file.write(("".join(lines) or ",".join(COLUMNS) + "\n").encode())
+            file.write(("".join(lines) or ",".join(self.columns) + "\n").encode())
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         with self.curve.open("a", newline="") as file:
-            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
     def board(self, update: int) -> Any:
         """TensorBoard's writer, what a killed sitting wrote beyond ``update`` hidden; None where it is not installed."""

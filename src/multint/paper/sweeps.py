@@ -5,6 +5,7 @@ of local processes, or SLURM through submitit.
 """
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from multint.paper.overrides import RecipeError
+from multint.paper.runs import SHARED
 
 Point = tuple[tuple[str, ...], int]  # overrides and seed
 
@@ -36,9 +38,9 @@ def command(recipe: str, seed: int, changes: Iterable[str], common: Sequence[str
     return [sys.executable, "-m", "multint.paper", "train", recipe, f"--seed={seed}", *sets, *common]
 
 
-def execute(words: Sequence[str]) -> tuple[int, str]:
-    """One run in a process of its own: its exit code and last line."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def execute(words: Sequence[str], at_a_time: int = 1) -> tuple[int, str]:
+    """One run in a process of its own, one of several on this machine: its exit code and last line."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, SHARED: str(at_a_time)})
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     return done.returncode, lines[-1] if lines else ""
 
@@ -55,7 +57,7 @@ def run(commands: Sequence[list[str]], jobs: int, engine: str, partition: str | 
 def _results(commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None) -> Iterator[tuple[int, str]]:
     if engine == "local":
         with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(execute, commands)
+            yield from pool.map(execute, commands, itertools.repeat(min(jobs, len(commands))))
         return
     try:
         import submitit

@@ -1,9 +1,10 @@
 """What is trained, scored and written in §3.2: characters, one after the other."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -65,32 +66,40 @@ class Job:
         return f"{self.name}-s{self.seed}-{digest(self.config)}"
 
 
-def job(name: str, seed: int, changes: Sequence[str], text: Path | None, as_bytes: bool, data: Path | None, precision: str) -> Job:
+def job(
+    name: str,
+    seed: int,
+    changes: Sequence[str],
+    text: Path | None,
+    as_bytes: bool,
+    data: Path | None,
+    precision: str,
+    recipes: Mapping[str, CharLM] = MappingProxyType(RECIPES),
+) -> Job:
     """The job a command line describes: a recipe by name, or any text with ``charlm``."""
     if text is not None:
-        base = DEMO_MILSTM if name == "charlm" else find(name)
+        name = name if name == "charlm" else full(name, recipes)
+        base = DEMO_MILSTM if name == "charlm" else recipes[name]
         recipe = apply(replace(base, corpus=text.name, cite="", paper=None, note="a text of the user's"), changes)
         check(recipe)
         corpus = prepare_text(text, data, as_bytes)
         model = recipe.cell if recipe.integration == "additive" else f"mi{recipe.cell}"
-        return Job(
-            f"charlm/{text.stem}-{model}", recipe, seed, precision, corpus, spelled(recipe, changes), str(text.resolve()), as_bytes
-        )
+        name, changed = f"{name.partition('/')[0]}/{text.stem}-{model}", spelled(recipe, changes)
+        return Job(name, recipe, seed, precision, corpus, changed, str(text.resolve()), as_bytes)
     if name == "charlm":
         raise RecipeError("train charlm needs --text FILE; recipes with a corpus of their own: multint recipes")
-    recipe = apply(find(name), changes)
+    name = full(name, recipes)
+    recipe = apply(recipes[name], changes)
     check(recipe)
-    return Job(full(name), recipe, seed, precision, prepare(recipe.corpus, data), spelled(recipe, changes))
+    return Job(name, recipe, seed, precision, prepare(recipe.corpus, data), spelled(recipe, changes))
 
 
-def full(name: str) -> str:
-    return name if name.startswith("charlm/") else f"charlm/{name}"
-
-
-def find(name: str) -> CharLM:
-    if full(name) not in RECIPES:
-        raise RecipeError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[full(name)]
+def full(name: str, recipes: Mapping[str, CharLM]) -> str:
+    """The name with its experiment before it."""
+    for known in recipes:
+        if name in (known, known.partition("/")[2]):
+            return known
+    raise RecipeError(f"no recipe {name!r}; there are {', '.join(recipes)}")
 
 
 def check(recipe: CharLM) -> None:
@@ -125,6 +134,7 @@ class CharTask:
     """engine.Task for one job."""
 
     unit = "BPC"
+    observed: tuple[str, ...] = ()
 
     def __init__(self, job: Job, device: torch.device) -> None:
         self.job, self.seed, self.device = job, job.seed, device
@@ -157,11 +167,20 @@ class CharTask:
     def score(self, model: nn.Module, split: str, rank: int, world: int) -> Sum:
         return self.carried(model, split, rank, world)
 
+    def observe(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+    def measure(self, model: CharModel) -> dict[str, Any]:
+        """What is to be said of the trained model beyond its scores."""
+        return {}
+
+    def streams(self, split: str) -> Evaluation:
+        tokens = getattr(self.job.corpus, split)
+        return evaluation_streams(tokens, min(self.job.recipe.evaluation_streams, max(1, (len(tokens) - 1) // WINDOW)))
+
     def carried(self, model: nn.Module, split: str, rank: int = 0, world: int = 1) -> Sum:
         """State carried along ``evaluation_streams`` parallel streams, each from zero: the primary protocol."""
-        tokens = getattr(self.job.corpus, split)
-        streams = min(self.job.recipe.evaluation_streams, max(1, (len(tokens) - 1) // WINDOW))
-        return self.total(model, share(evaluation_streams(tokens, streams), rank, world))
+        return self.total(model, share(self.streams(split), rank, world))
 
     def reset(self, model: nn.Module, split: str, rank: int = 0, world: int = 1) -> Sum:
         """State reset every training length."""
@@ -199,6 +218,7 @@ def train(
     devices: int = 1,
     nodes: int = 1,
     watcher: engine.Watcher | None = None,
+    kind: type[CharTask] = CharTask,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train, or continue, or if it is done just look: the record of the run. Processes other than the first get an empty one."""
@@ -212,12 +232,15 @@ def train(
         run.__enter__()
     fabric.barrier()
     try:
-        task = CharTask(job, fabric.device)
+        task = kind(job, fabric.device)
         progress, model = engine.fit(task, job.recipe.schedule, run, fabric, watcher, **settings)
         scores = {name: total(task, protocol, model, "test", fabric) for name, protocol in PROTOCOLS.items()}
         if fabric.global_rank != 0:
             return {}
         record = make_record(job, progress, scores, parameters(model))
+        inside = task.measure(engine.bare(model))  # type: ignore[arg-type]
+        if inside:
+            record["measured"] = inside
         run.finish(record, results)
         return read_json(run.record_file)
     finally:
@@ -251,6 +274,7 @@ def make_record(job: Job, progress: Progress, scores: dict[str, float], size: in
         "dirty": where["dirty"],
         "data": f"sha256:{job.corpus.sha256}",
         "device": where["device"],
+        "shared": where["shared"],
         "python": where["python"],
         "torch": where["torch"],
         "precision": job.precision,
