@@ -120,3 +120,11 @@ def test_measuring_draws_no_random_number(text):
     drawn = torch.rand(3)
     torch.manual_seed(5)
     assert torch.equal(drawn, torch.rand(3))
+
+
+def test_the_scale_of_w_is_the_scale_of_w_alone(text):
+    """Table 1, top left: U, and with it the output layer, stay as they are."""
+    one, other = (probed(text, name)[1] for name in ("ptb-mirnn", "ptb-mirnn-rw0.6"))
+    assert other.core.weight_ih_l0.abs().max() > 10 * one.core.weight_ih_l0.abs().max()
+    for name in ("core.weight_hh_l0", "out.weight"):
+        assert other.get_parameter(name).abs().max() <= 0.02, name

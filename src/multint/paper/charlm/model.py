@@ -21,13 +21,13 @@ MI = ("rnn", "lstm", "gru")  # the cells that have a choice of integration
 
 
 class CharModel(nn.Module):
-    """One-hot input without building it, ``layers`` recurrent layers, an output layer drawn from the same range as the weights."""
+    """One-hot input without building it, ``layers`` recurrent layers, an output layer drawn from the same range as U."""
 
     def __init__(self, symbols: int, hidden: int, cell: str, layers: int, start: Start, **options: Any) -> None:
         super().__init__()
         self.core = LAYERS[cell](symbols, hidden, num_layers=layers, start=start, **options)
         self.out = nn.Linear(hidden, symbols)
-        r = start.r_w if start.r_w is not None else hidden**-0.5
+        r = start.r_u if start.r_u is not None else hidden**-0.5  # not r_w, which §3.1 varies for W alone
         nn.init.uniform_(self.out.weight, -r, r)
         nn.init.zeros_(self.out.bias)
 
