@@ -64,7 +64,7 @@ def in_a_child(action, kill_after=None):
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
-@pytest.mark.parametrize("options", [["carry=false"], ["carry=true", "reset_every=7"]])
+@pytest.mark.parametrize("options", [["carry=false", "schedule.linear=true"], ["carry=true", "reset_every=7"]])
 def test_killed_at_twenty_random_moments_and_continued_the_weights_are_the_same_to_the_bit(text, tmp_path, options):
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     began = time.perf_counter()
@@ -271,6 +271,13 @@ def test_the_rate_is_halved_after_two_evaluations_without_a_lower_score(tmp_path
     progress, seen = rates(tmp_path, scores, Schedule(lr=1.0, epochs=7))
     assert seen == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5], "halved after the two stale ones at 4.0 and 4.5"
     assert progress.best == 3.0 and progress.best_update == 18 and progress.done == "7 epochs"
+
+
+def test_a_linear_rate_ends_at_zero_and_is_never_halved(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine._Fit, "LOWER_EVERY", 1)
+    progress, seen = rates(tmp_path, [3.0] * 7, Schedule(lr=1.0, epochs=7, linear=True))
+    assert seen == pytest.approx([1 - (3 * k + 2) / 21 for k in range(7)]), "three updates an epoch, noted after the last"
+    assert progress.done == "7 epochs"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import pytest
+import torch
 from helpers import unchecked
 
 from multint.paper import experiments, overrides
@@ -86,6 +87,19 @@ def test_every_recipe_trains_for_two_updates(name, text, tmp_path):
     job = experiments.job(name, 0, small, text, False, None, "fp32")
     record = experiments.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
     assert record["updates"] == 2 and 0 < record["value"] < 20
+
+
+@pytest.mark.parametrize("carry", ["carry=true", "carry=false"])
+def test_a_corpus_in_the_memory_of_a_gpu_gives_the_same_batches(text, monkeypatch, carry):
+    own = task.job("charlm", 0, ["batch=4", "length=8", carry], text, False, None, "fp32")
+    real = task.resident
+    monkeypatch.setattr(task, "resident", lambda tokens, device: real(tokens, "cpu"))
+    here, there = (task.CharTask(own, torch.device(kind)) for kind in ("cpu", "cuda"))
+    assert isinstance(there.tokens("train"), torch.Tensor) and there.tokens("train") is there.tokens("train")
+    for position in (0, 7, -1):
+        for ours, theirs in zip(here.epoch(3, 0, 1)[position], there.epoch(3, 0, 1)[position], strict=True):
+            assert torch.equal(ours, theirs)
+    assert there.streams("valid").predicted == here.streams("valid").predicted == len(own.corpus.valid) - 1
 
 
 # ---- overrides ----

@@ -26,6 +26,7 @@ class Schedule:
     """How long and how fast to train.
 
     ``halve_after`` is the paper's rule: halve the rate when the validation score has not fallen for that many evaluations.
+    ``linear`` lets the rate fall in a straight line to zero at the last update instead.
     """
 
     lr: float = 1e-3
@@ -36,6 +37,7 @@ class Schedule:
     updates: int | None = None  # at most, whatever the epoch
     evaluate_every: int | None = None  # updates; None: after every epoch
     halve_after: int | None = 2
+    linear: bool = False
     stop_after: int | None = 10  # evaluations without a new best
     min_lr: float = 1e-5
 
@@ -46,6 +48,10 @@ class Schedule:
                 raise ValueError(f"{name} must be greater than zero, got {value}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+
+    def most(self, per_epoch: int) -> int:
+        """Updates after which training ends at the latest."""
+        return min(self.epochs * per_epoch, self.updates or self.epochs * per_epoch)
 
 
 @runtime_checkable
@@ -280,6 +286,7 @@ class _Fit:
     """The state of one call of ``fit``."""
 
     SPARSELY = 20  # times as long as a checkpoint takes must lie between two of them
+    LOWER_EVERY = 10  # updates, a rate that falls in a straight line
 
     def __init__(
         self, task: Task, schedule: Schedule, run: Run, fabric: Any, watcher: Watcher, log_every: int, save_every: float
@@ -431,6 +438,8 @@ class _Fit:
         batches = self.task.epoch(p.epoch, self.rank, self.world)
         self.model.train()
         while not p.done and p.position < len(batches):
+            if s.linear and p.update % self.LOWER_EVERY == 0:
+                self.set_rate(s.lr * (1 - p.update / s.most(len(batches))))
             batch = self.fabric.to_device(batches[p.position])
             if self.task.begins(p.position):
                 self.state = mapped(torch.zeros_like, self.state)
@@ -468,7 +477,7 @@ class _Fit:
         since, count, size = self.pending.since, self.pending.count, self.pending.size
         mean = self.collect()  # waits for the device, so that the time is what the updates took
         spent = self.clock() - since
-        left = (self.schedule.updates or per_epoch * self.schedule.epochs) - self.p.update
+        left = self.schedule.most(per_epoch) - self.p.update
         if count:
             self.watcher.update(self.p, self.task.shown(mean), size / spent, left * spent / count)
 
@@ -501,7 +510,7 @@ class _Fit:
             self.best = {f"model.{k}": v.clone() for k, v in self.module.state_dict().items()}
         else:
             p.stale, p.since_best = p.stale + 1, p.since_best + 1
-        if self.schedule.halve_after is not None and p.stale >= self.schedule.halve_after:
+        if not self.schedule.linear and self.schedule.halve_after is not None and p.stale >= self.schedule.halve_after:
             p.stale = 0
             self.set_rate(p.lr / 2)
         if self.rank == 0:
@@ -522,7 +531,7 @@ class _Fit:
             p.done = f"{s.epochs} epochs"
         elif s.stop_after is not None and p.since_best >= s.stop_after:
             p.done = f"no new best in {s.stop_after} evaluations"
-        elif p.lr < s.min_lr:
+        elif p.lr < s.min_lr and not s.linear:
             p.done = f"the rate fell below {s.min_lr}"
 
 

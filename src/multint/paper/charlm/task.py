@@ -19,10 +19,12 @@ from multint.paper.charlm.data import (
     Evaluation,
     Segments,
     Streams,
+    Tokens,
     evaluation_segments,
     evaluation_streams,
     prepare,
     prepare_text,
+    resident,
 )
 from multint.paper.charlm.model import MI, CharModel, parameters, sample
 from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES, CharLM
@@ -138,6 +140,14 @@ class CharTask:
 
     def __init__(self, job: Job, device: torch.device) -> None:
         self.job, self.seed, self.device = job, job.seed, device
+        self._held: dict[str, Tokens] = {}
+
+    def tokens(self, split: str) -> Tokens:
+        """A split of the corpus: on a GPU all of it in its memory, a byte a character, so that no batch waits to be copied."""
+        if split not in self._held:
+            stored = getattr(self.job.corpus, split)
+            self._held[split] = resident(stored, self.device) if self.device.type == "cuda" else stored
+        return self._held[split]
 
     def build(self) -> CharModel:
         return build(self.job.recipe, len(self.job.corpus.symbols))
@@ -148,7 +158,7 @@ class CharTask:
         return Streams(r.length, r.batch, r.reset_every) if r.carry else Segments(r.length, r.batch, self.seed)
 
     def epoch(self, number: int, rank: int, world: int) -> Batches:
-        return self.plan.shard(rank, world).batches(self.job.corpus.train, number)
+        return self.plan.shard(rank, world).batches(self.tokens("train"), number)
 
     def begins(self, position: int) -> bool:
         return self.plan.begins(position)
@@ -175,7 +185,7 @@ class CharTask:
         return {}
 
     def streams(self, split: str) -> Evaluation:
-        tokens = getattr(self.job.corpus, split)
+        tokens = self.tokens(split)
         return evaluation_streams(tokens, min(self.job.recipe.evaluation_streams, max(1, (len(tokens) - 1) // WINDOW)))
 
     def carried(self, model: nn.Module, split: str, rank: int = 0, world: int = 1) -> Sum:
@@ -184,7 +194,7 @@ class CharTask:
 
     def reset(self, model: nn.Module, split: str, rank: int = 0, world: int = 1) -> Sum:
         """State reset every training length."""
-        mine = share(evaluation_segments(getattr(self.job.corpus, split), self.job.recipe.length), rank, world)
+        mine = share(evaluation_segments(self.tokens(split), self.job.recipe.length), rank, world)
         parts = [self.total(model, mine.columns(k, k + COLUMNS)) for k in range(0, mine.streams, COLUMNS)]
         return Sum(sum(p.total for p in parts), sum(p.count for p in parts))
 

@@ -26,7 +26,7 @@ class ProbedTask(CharTask):
     @cached_property
     def segments(self) -> tuple[Tensor, Tensor]:
         """Training characters (length, SEGMENTS) drawn once, and the one character after each segment."""
-        tokens, length = self.job.corpus.train, self.job.recipe.length
+        tokens, length = self.tokens("train"), self.job.recipe.length
         starts = torch.randint(len(tokens) - length, (SEGMENTS,), generator=torch.Generator().manual_seed(0))
         window = gather(tokens, starts, length + 1).to(self.device)
         return window[:-1], window[-1]
