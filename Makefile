@@ -6,7 +6,7 @@ CHECKED := --jaxtyping-packages=multint,beartype.beartype
 # a machine with a GPU may be one where nothing can be installed: there its own Python runs the source tree
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,PYTHONPATH=src $(PYTHON))
 
-.PHONY: setup demo test lint test-checked test-traced docs equations bench-loop bench-cpu bench-gpu test-gpu kernels wheel clean
+.PHONY: setup demo test lint test-checked test-traced results docs equations bench-loop bench-cpu bench-gpu test-gpu kernels wheel clean
 
 setup: .venv/.ready
 
@@ -65,6 +65,11 @@ wheel: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/check dist/multint-*-linux_*.whl
 	PYTHONPATH=build/check $(BIN)/python -c 'import torch; from multint.scan import build; assert build.SHIPPED.exists(), build.SHIPPED; torch.ops.load_library(build.library())'
 	rm -rf build
+
+# tables and figures of README and docs from the records; a test keeps them fresh
+results: setup
+	$(BIN)/multint report --refresh README.md --refresh docs/results.md
+	cp results/figures/figure-1.svg docs/_static/figure-1.svg
 
 docs: setup
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

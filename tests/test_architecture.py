@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "paper.runs": set(),
     "paper.engine": {"paper.runs"},
     "paper.charlm": {"public", "related", "paper.fetch", "paper.metrics", "paper.engine", "paper.runs", "paper.overrides"},
-    "paper.exploratory": {"public", "probes", "paper.charlm", "paper.engine"},
+    "paper.exploratory": {"public", "probes", "paper.charlm", "paper.engine", "paper.numbers", "paper.overrides"},
     "paper.experiments": {"paper.charlm", "paper.exploratory"},
     "paper.sweeps": {"paper.overrides", "paper.runs"},
     "paper.numbers": set(),

@@ -167,7 +167,14 @@ def test_results_are_those_of_the_records(page):
     body = report.markdown(ROOT / "results", brief=page.name == "README.md")
     fresh = report.refreshed(text, body, page.name)  # also that the markers are there
     if (ROOT / "results" / records.RECORDS).exists():
-        assert text == fresh, f"run: multint report --refresh {page.relative_to(ROOT)}"
+        assert text == fresh, "run: make results"
+
+
+def test_the_figure_on_the_pages_is_that_of_the_records(tmp_path):
+    report.build(ROOT / "results", tmp_path / "report.html")
+    assert (tmp_path / "figures" / "figure-1.svg").read_bytes() == (DOCS / "_static" / "figure-1.svg").read_bytes(), (
+        "run: make results"
+    )
 
 
 # ---- pages ----

@@ -94,6 +94,15 @@ def test_gradient_norms_of_lin_rnn_are_powers_of_u():
         close(found.norms[k], expected.expand(3), 1e-9)
 
 
+def test_gradient_norms_see_what_has_vanished_far():
+    """1e-25 is a float32, its square is not."""
+    layer = MIRNN(3, 4, nonlinearity="identity", integration="additive")
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(1e-5 * torch.eye(4))
+    found = gradient_norms(layer, torch.randn(6, 2, 3), lambda outputs: outputs[-1].sum(-1), at=(1,))
+    torch.testing.assert_close(found.norms, torch.full((1, 2), 2e-25), rtol=1e-4, atol=0.0)
+
+
 def test_gradient_norms_offer_both_averages():
     found = gradient_norms(scatter(MIRNN(5, 7, dtype=F64)), torch.randn(12, 4, 5, dtype=F64), lambda outputs: outputs[-1].sum(-1))
     close(found.mean_log, found.norms.log().mean(1), 1e-14)

@@ -176,6 +176,21 @@ def test_a_sweep_crosses_its_grid_and_repeats_nothing(text):
     assert len(records()) == 4
 
 
+def test_a_sweep_takes_several_recipes_each_once_and_says_how_many_ran_side_by_side(text):
+    done = call("sweep", "demo-*", "demo-lstm", "--text", text, "--jobs", 3, "--device", "cpu", *SET)
+    assert done.exit_code == 0, done.output
+    assert sorted(r["recipe"] for r in records()) == ["charlm/corpus-lstm", "charlm/corpus-milstm"]
+    assert [r["shared"] for r in records()] == [2, 2] and [r["history"][0]["shared"] for r in records()] == [2, 2]
+
+
+@pytest.mark.parametrize("said, commit, dirty", [("abc1234", "abc1234", False), ("abc1234+", "abc1234", True)])
+def test_a_copy_without_its_repository_is_told_its_commit(text, monkeypatch, said, commit, dirty):
+    monkeypatch.setenv("MULTINT_COMMIT", said)
+    trained(text)
+    (found,) = records()
+    assert (found["commit"], found["dirty"]) == (commit, dirty)
+
+
 def test_a_sweep_can_be_sent_through_submitit(text):
     pytest.importorskip("submitit")
     words = ["sweep", "charlm", "--text", text, "--grid", "hidden=6,7", "--engine", "submitit", "--device", "cpu", *SET]

@@ -1,6 +1,7 @@
 """The training loop: exact continuation, the paper's rule, several processes, and what ends a run early."""
 
 import csv
+import dataclasses
 import importlib.util
 import json
 import os
@@ -234,7 +235,8 @@ class Scripted:
         self.scores = iter(scores)
 
     def build(self):
-        return nn.Linear(1, 1)
+        self.seen, self.model = [], nn.Linear(1, 1)
+        return self.model
 
     def epoch(self, number, rank, world):
         return [(torch.ones(2, 1),)] * 3
@@ -252,6 +254,7 @@ class Scripted:
         return 1
 
     def score(self, model, split, rank, world):
+        self.seen.append(self.model.weight.detach().clone())
         return Sum(next(self.scores), 1)
 
     def observe(self, model):
@@ -271,6 +274,35 @@ def test_the_rate_is_halved_after_two_evaluations_without_a_lower_score(tmp_path
     progress, seen = rates(tmp_path, scores, Schedule(lr=1.0, epochs=7))
     assert seen == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5], "halved after the two stale ones at 4.0 and 4.5"
     assert progress.best == 3.0 and progress.best_update == 18 and progress.done == "7 epochs"
+
+
+def test_the_best_weights_are_kept_though_no_checkpoint_was_due(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine._Fit, "late", lambda self, due: False)
+    task = Scripted([3.0, 1.0, 2.0, 2.0])
+    with Run(tmp_path, "r", {}) as run:
+        progress, model = engine.fit(task, Schedule(lr=0.1, epochs=4), run, engine.make_fabric("cpu"))
+    assert progress.best_update == 6 and not torch.equal(task.seen[1], task.seen[3])
+    assert torch.equal(model.weight, task.seen[1])
+    with run.curve.open() as file:
+        assert [row["seen"] for row in csv.DictReader(file)] == ["7.5"] * 4
+
+
+def test_a_kill_between_the_best_weights_and_the_checkpoint_leaves_a_score_that_is_theirs(tmp_path):
+    """Going on from the older checkpoint, a machine that rounds differently need not find that best again."""
+    scores = [3.0, 2.0, 2.5, 2.6]
+    with Run(tmp_path, "r", {}) as run:
+        engine.fit(Scripted(scores), Schedule(epochs=4), run, engine.make_fabric("cpu"))
+        best, then = run.load(run.checkpoints / "best.safetensors")
+        run.save("best", best, dataclasses.replace(then, best=1.5, best_update=99))
+        progress, _ = engine.fit(Scripted([]), Schedule(epochs=4), run, engine.make_fabric("cpu"))
+    assert (progress.best, progress.best_update) == (1.5, 99)
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path):
+    progress, _ = rates(tmp_path / "a", [float("nan"), 3.0, 2.0], Schedule(epochs=3))
+    assert progress.best == 2.0 and progress.best_update == 9
+    with pytest.raises(RunError, match="no evaluation gave a number"):
+        rates(tmp_path / "b", [float("nan")] * 2, Schedule(epochs=2))
 
 
 def test_a_linear_rate_ends_at_zero_and_is_never_halved(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from torch.nn import functional as F
 
 from multint.paper import experiments
 from multint.paper.charlm.data import evaluation_streams
+from multint.paper.charlm.task import settings
 from multint.paper.exploratory import task
+from multint.paper.overrides import RecipeError
+from multint.paper.runs import digest
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 TINY = ["hidden=6", "batch=4", "length=12", "evaluation_streams=3", "schedule.updates=6", "schedule.evaluate_every=3"]
@@ -64,7 +69,7 @@ def test_the_norms_of_a_linear_model_are_products_of_its_matrices(text, name):
         if name == "ptb-linmirnn":
             error = error * (core.alpha_l0 * core.weight_ih_l0[:, x[t - 1]].T + core.beta1_l0)
         error = error @ core.weight_hh_l0
-        if t - 1 in task.AT:
+        if t - 1 in task.STEPS:
             norms = error.norm(dim=1)
             assert row[f"mean_log_dh{t - 1}"] == pytest.approx(norms.log().mean().item(), abs=1e-3)
             assert row[f"log_mean_dh{t - 1}"] == pytest.approx(norms.mean().log().item(), abs=1e-3)
@@ -93,6 +98,9 @@ def test_activations_and_flows_are_those_of_the_whole_validation_set(text):
     seen = found.activations(model)
     assert int(seen.counts.sum()) == flat.numel()
     assert seen.saturated == pytest.approx((flat.abs() > 0.9).double().mean().item(), abs=1e-3)
+    assert seen.near_zero == pytest.approx((flat.abs() < 0.1).double().mean().item(), abs=1e-3)
+    places = torch.histc(flat.detach(), 200, -1, 1)
+    assert (seen.counts - places).abs().sum() <= 0.002 * flat.numel(), "but for values at the edge of a bin"
     gates, flows = found.flows(model)
     assert gates == ("h",)
     assert flows["wx"][0] == pytest.approx(sum(wx) / len(wx), rel=1e-4)
@@ -128,3 +136,22 @@ def test_the_scale_of_w_is_the_scale_of_w_alone(text):
     assert other.core.weight_ih_l0.abs().max() > 10 * one.core.weight_ih_l0.abs().max()
     for name in ("core.weight_hh_l0", "out.weight"):
         assert other.get_parameter(name).abs().max() <= 0.02, name
+
+
+@pytest.mark.parametrize("cell", ["mrnn", "mlstm", "second-order"])
+def test_a_cell_whose_flows_cannot_be_told_apart_is_refused_before_it_is_trained(text, tmp_path, cell):
+    with pytest.raises(
+        RecipeError, match=f"the flows of cell={cell} cannot be told apart; exploratory recipes take rnn, lstm, gru"
+    ):
+        experiments.train(job(text, "ptb-mirnn", f"cell={cell}"), tmp_path / "runs", tmp_path / "results", device="cpu")
+
+
+def test_runs_that_were_recorded_keep_their_names_and_settings():
+    """A setting that comes later must not make another run of them."""
+    records = [json.loads(line) for line in (ROOT / "results" / "runs.jsonl").read_text().splitlines()]
+    plain = [r for r in records if r["recipe"] in experiments.RECIPES and not r["changed"]]
+    assert any(r["recipe"] == "exploratory/ptb-mirnn" for r in plain)
+    for r in plain:
+        assert json.loads(json.dumps(settings(experiments.RECIPES[r["recipe"]]))) == r["config"], r["run"]
+        whole = {"recipe": r["recipe"], "seed": r["seed"], "precision": r["precision"], "text": None, "as_bytes": False}
+        assert r["run"].endswith(digest(whole | {"data": r["data"], "settings": r["config"]})), r["run"]

@@ -204,7 +204,7 @@ def sweep(
     """
     from multint.paper import experiments, sweeps
 
-    names = [name for pattern in recipe for name in experiments.named(pattern)]
+    names = list(dict.fromkeys(name for pattern in recipe for name in experiments.named(pattern)))
     points = [(name, point, seed) for point, seed in sweeps.points(grid, seeds) for name in names]
     as_bytes = paths.pop("as_bytes")
     common = [f"--{name}={value}" for name, value in paths.items() if value is not None] + ["--bytes"] * as_bytes

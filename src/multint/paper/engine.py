@@ -388,7 +388,8 @@ class _Fit:
             write_json(self.folder.folder / "environment.json", where)
             self.note(f"sitting on {where['device']}, torch {where['torch']}, commit {where['commit']}")
             self.board = self.folder.board(self.p.update)
-        self.p.history.append({"from": self.p.update, "to": self.p.update, "device": where["device"], "commit": where["commit"]})
+        said = {key: where[key] for key in ("device", "commit", "shared")}
+        self.p.history.append({"from": self.p.update, "to": self.p.update, **said})
         self.counted = self.saved_at = self.clock()
 
     def _restore_adam(self, tensors: Mapping[str, Tensor]) -> None:
@@ -428,7 +429,12 @@ class _Fit:
         self.fabric.barrier()
         if self.board is not None:
             self.board.close()
-        best, _ = self.folder.load(self.folder.checkpoints / "best.safetensors")
+        if self.p.best is None:
+            raise RunError("no evaluation gave a number; try a smaller rate (--set schedule.lr=...) in another --runs folder")
+        best, then = self.folder.load(self.folder.checkpoints / "best.safetensors")
+        if then.best_update != self.p.best_update:  # killed between two files, and not gone the same way again
+            self.say(f"the best weights are those of update {then.best_update}")
+            self.p.best, self.p.best_update = then.best, then.best_update
         self.module.load_state_dict({k.removeprefix("model."): v for k, v in best.items()})
         return self.p, self.model
 
@@ -505,7 +511,7 @@ class _Fit:
         seconds = p.seconds + self.clock() - self.counted
         row = {"update": p.update, "epoch": p.epoch, "seconds": round(seconds, 2), "lr": p.lr}
         row |= {"train": round(train, 5), "valid": round(valid, 5), "grad_norm": round(float(self.norm), 4)}
-        if p.best is None or valid < p.best:
+        if math.isfinite(valid) and (p.best is None or valid < p.best):
             p.best, p.best_update, p.stale, p.since_best = valid, p.update, 0, 0
             self.best = {f"model.{k}": v.clone() for k, v in self.module.state_dict().items()}
         else:

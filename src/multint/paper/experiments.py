@@ -28,14 +28,12 @@ def train(job: charlm.Job, runs: Path, results: Path, **settings: Any) -> dict[s
 
 
 def named(pattern: str) -> list[str]:
-    """The recipes a pattern stands for: ``ptb-*`` all that begin so; what is no pattern stands for itself.
+    """The recipes a pattern stands for: ``ptb-*`` all that begin so; a name stands for itself, and ``charlm`` for any text.
 
     >>> named("text8-m*")
     ['charlm/text8-mirnn', 'charlm/text8-milstm', 'charlm/text8-migru', 'charlm/text8-mrnn']
     """
-    if not any(sign in pattern for sign in "*?["):
+    if pattern == "charlm":
         return [pattern]
     found = [name for name in RECIPES if fnmatchcase(name, pattern) or fnmatchcase(name.partition("/")[2], pattern)]
-    if not found:
-        charlm.full(pattern, RECIPES)  # names what there is
-    return found
+    return found or [charlm.full(pattern, RECIPES)]  # which says what there is

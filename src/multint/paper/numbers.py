@@ -223,6 +223,7 @@ def _by_recipe(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
 
 BY_RECIPE: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType(_by_recipe(ROWS))
 
+STEPS = (0, 1, 5, 10)  # t of ∂C/∂h_t: the text of §3.1 has 0, 5, 10, the caption of Fig. 1 has 1, 5, 10
 GRADIENT = 1e-4  # where the norms of lin-RNN stay, §3.1
 FAR = 0.5  # "a lot smaller", "much more robust": less than this much of the other; the paper gives no bound
 APART = 0.02  # "almost no effect": the printed BPCs of MI-RNN are this far apart
@@ -238,8 +239,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "flat",
         "Fig. 1a",
-        "The gradient norms of lin-RNN stay close to zero, ≈ 10⁻⁴.",
-        "within a factor of ten of 10⁻⁴ after the last epoch at t = 1, 5 and 10",
+        "The gradient norms of lin-RNN stay close to zero (≈ 10⁻⁴) and their changes over time are almost negligible.",
+        "within a factor of ten of 10⁻⁴ after every epoch but the first, at t = 1, 5 and 10",
         ("linrnn",),
     ),
     Claim("linear-mi", "§3.1.1", "lin-MI-RNN has a test BPC of 1.48.", "1.48 or lower at the printed precision", ("linmirnn",)),
@@ -254,10 +255,11 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "unsaturated",
         "Fig. 1d",
-        "Most activations of MI-RNN are not saturated, with values around 0.",
-        "|h| > 0.9 for less than half of them, and |h| < 0.1 for more than that",
+        "Most activations of MI-RNN are not saturated ...",
+        "|h| > 0.9 for less than half of them",
         ("mirnn",),
     ),
+    Claim("around-zero", "Fig. 1d", "... with values around 0.", "more of them with |h| < 0.1 than with |h| > 0.9", ("mirnn",)),
     Claim(
         "flows",
         "§3.1.2",
@@ -301,24 +303,17 @@ CLAIMS: tuple[Claim, ...] = (
         ("rnn", "simple", "mirnn"),
     ),
     Claim(
-        "best",
-        "Fig. 1b, §3.1.3",
-        "MI-RNN-general (Eq. 4) is the best of the three.",
-        "lower validation and test BPC than Eq. 1 and Eq. 2",
-        ("rnn", "simple", "mirnn"),
-    ),
-    Claim(
         "faster",
         "Fig. 1b, §3.1.3",
         "MI-RNN-general converges faster than MI-RNN-simple.",
-        "needs fewer epochs for the best validation BPC of the vanilla RNN",
+        "needs fewer epochs for the best validation BPC of the vanilla RNN; epochs to 2 BPC are told beside",
         ("rnn", "simple", "mirnn"),
     ),
     Claim(
         "result",
         "Table 1, §3.1.3",
         "MI-RNN-general has a test BPC of 1.39.",
-        "1.39 or lower at the printed precision",
+        "1.39 or lower at the printed precision, from {2, .5, .5, 0}",
         ("mirnn",),
     ),
 )

@@ -96,8 +96,20 @@ class Run:
 
     @property
     def device_seconds(self) -> float | None:
-        """The run's share of the time its device was taken."""
-        return None if self.seconds is None else self.seconds / self.shared
+        """The run's share of the time its device was taken, sitting by sitting where they are known.
+
+        An estimate: whoever ends later has the device to share with fewer.
+        """
+        if self.seconds is None:
+            return None
+        sittings: list[tuple[Any, Any]] = [(s.get("seconds"), s.get("shared")) for s in self.history if isinstance(s, Mapping)]
+        if not sittings or not all(_positive(x) for sitting in sittings for x in sitting):
+            return self.seconds / self.shared
+        return float(self.seconds * sum(seconds / shared for seconds, shared in sittings) / sum(seconds for seconds, _ in sittings))
+
+
+def _positive(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf
 
 
 @dataclass(frozen=True)
@@ -183,12 +195,12 @@ def read(results: Path) -> Records:
 
 
 def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
-    """Runs that share recipe, corpus, metric, split and configuration, in order of appearance; of a seed run twice, the later."""
+    """Runs that share all but the seed, in order of appearance; of a seed run twice, the later."""
     found: dict[tuple[str, ...], dict[Any, Run]] = {}
     warnings = []
     for place, run in enumerate(runs):
         setting = json.dumps({k: v for k, v in run.config.items() if k != "seed"}, sort_keys=True, default=str)
-        key = (run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, setting)
+        key = (run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, str(run.precision), setting)
         seeds = found.setdefault(key, {})
         seed = ("unseeded", place) if run.seed is None else run.seed
         if seed in seeds:

@@ -1,4 +1,4 @@
-"""How are many runs of one recipe trained?
+"""How are many runs trained?
 
 Each point of a grid is one ``multint train`` command, so a sweep continues where it stopped and any machine takes a share: a pool
 of local processes, or SLURM through submitit.

@@ -60,7 +60,7 @@ class Job:
             "text": self.text,
             "as_bytes": self.as_bytes,
             "data": f"sha256:{self.corpus.sha256}",
-            "settings": asdict(self.recipe),
+            "settings": settings(self.recipe),
         }
 
     @property
@@ -94,6 +94,14 @@ def job(
     recipe = apply(recipes[name], changes)
     check(recipe)
     return Job(name, recipe, seed, precision, prepare(recipe.corpus, data), spelled(recipe, changes))
+
+
+def settings(recipe: CharLM) -> dict[str, Any]:
+    """Every setting, but for those that came after runs had been named and are as they were before: those runs keep their names."""
+    found = asdict(recipe)
+    if not recipe.schedule.linear:
+        del found["schedule"]["linear"]
+    return found
 
 
 def full(name: str, recipes: Mapping[str, CharLM]) -> str:

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from multint.paper.charlm.data import gather
-from multint.paper.charlm.model import CharModel
-from multint.paper.charlm.task import WINDOW, CharTask
+from multint.paper.charlm.model import MI, CharModel
+from multint.paper.charlm.task import WINDOW, CharTask, Job
+from multint.paper.numbers import STEPS
+from multint.paper.overrides import RecipeError
 from multint.probes import FlowNorms, GradientNorms, Histogram, flow_norms, gradient_norms, histogram
 
-AT = (0, 1, 5, 10)  # the text of §3.1 has t = 0, 5, 10, the caption of Fig. 1 has 1, 5, 10
 SEGMENTS = 2000  # of the training set, the same for every model and epoch: the mean of their logs is known to about 0.02
 TOGETHER = 500  # segments differentiated at a time
 
@@ -21,7 +22,12 @@ TOGETHER = 500  # segments differentiated at a time
 class ProbedTask(CharTask):
     """A character task that also says how gradients travel back, at every evaluation, and how its units are used, at the end."""
 
-    observed = tuple(f"{kind}_dh{t}" for kind in ("mean_log", "log_mean") for t in AT)
+    observed = tuple(f"{kind}_dh{t}" for kind in ("mean_log", "log_mean") for t in STEPS)
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        super().__init__(job, device)
+        if job.recipe.cell not in MI:
+            raise RecipeError(f"the flows of cell={job.recipe.cell} cannot be told apart; exploratory recipes take {', '.join(MI)}")
 
     @cached_property
     def segments(self) -> tuple[Tensor, Tensor]:
@@ -35,7 +41,7 @@ class ProbedTask(CharTask):
         """Fig. 1a: log of the norm of dC/dh_t, C the loss of the last character alone, averaged in both ways."""
         assert isinstance(model, CharModel)
         x, y = self.segments
-        at = tuple(t for t in AT if t <= len(x))
+        at = tuple(t for t in STEPS if t <= len(x))
         parts = []
         for k in range(0, x.shape[1], TOGETHER):
             last = y[k : k + TOGETHER]
@@ -51,7 +57,7 @@ class ProbedTask(CharTask):
     @torch.no_grad()
     def measure(self, model: CharModel) -> dict[str, Any]:
         """Fig. 1c-d and §3.1's scales over the whole validation set: activations, and the norms of both flows into each gate."""
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([] if self.device.type == "cpu" else [self.device]):
             torch.manual_seed(self.seed)  # as the engine does before it builds
             beginner = self.build().to(self.device).eval()
         gates, end = self.flows(model)
