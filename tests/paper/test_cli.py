@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from multint.paper import sweeps
 from multint.paper.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -151,36 +152,23 @@ def test_a_prompt_with_an_unknown_character_is_named(text):
     assert done.exit_code == 2 and "'€'" in done.output
 
 
-def test_a_sweep_crosses_its_grid_and_repeats_nothing(text):
-    words = [
-        "sweep",
-        "charlm",
-        "--text",
-        text,
-        "--grid",
-        "schedule.lr=0.01,0.001",
-        "--seeds",
-        "0,1",
-        "--jobs",
-        2,
-        "--device",
-        "cpu",
-        *SET,
-    ]
+def test_a_sweep_crosses_recipes_and_seeds_with_its_grid_and_repeats_nothing(text):
+    grid = ["--grid", "schedule.lr=0.01,0.001", "--seeds", "0", "--jobs", 2]
+    words = ["sweep", "demo-*", "demo-lstm", "--text", text, *grid, "--device", "cpu", *SET]
     done = call(*words)
     assert done.exit_code == 0, done.output
     table = [line for line in done.output.splitlines() if line.startswith("valid ")]
     assert len(table) == 4 and table == sorted(table), "by validation score, best first; the test score is not for choosing"
-    assert {(r["config"]["schedule"]["lr"], r["seed"]) for r in records()} == {(0.01, 0), (0.01, 1), (0.001, 0), (0.001, 1)}
+    points = {(r["recipe"].removeprefix("charlm/corpus-"), r["config"]["schedule"]["lr"], r["seed"]) for r in records()}
+    assert points == {(name, lr, 0) for name in ("lstm", "milstm") for lr in (0.01, 0.001)}
+    assert {r["shared"] for r in records()} == {2} and {r["history"][0]["shared"] for r in records()} == {2}
     assert call(*words).exit_code == 0
-    assert len(records()) == 4
+    assert len(records()) == 4, "finished runs are looked at, and a recipe named twice is one"
 
 
-def test_a_sweep_takes_several_recipes_each_once_and_says_how_many_ran_side_by_side(text):
-    done = call("sweep", "demo-*", "demo-lstm", "--text", text, "--jobs", 3, "--device", "cpu", *SET)
-    assert done.exit_code == 0, done.output
-    assert sorted(r["recipe"] for r in records()) == ["charlm/corpus-lstm", "charlm/corpus-milstm"]
-    assert [r["shared"] for r in records()] == [2, 2] and [r["history"][0]["shared"] for r in records()] == [2, 2]
+def test_points_cross_every_axis_with_every_seed():
+    found = sweeps.points(["a=1,2", "b=3,4"], "0,1")
+    assert len(found) == 8 and ((("a=2", "b=3"), 1)) in found
 
 
 @pytest.mark.parametrize("said, commit, dirty", [("abc1234", "abc1234", False), ("abc1234+", "abc1234", True)])
