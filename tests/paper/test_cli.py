@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,7 @@ def test_the_same_command_again_does_not_train_again(text):
         (["sweep", "gpt-*"], "no recipe 'gpt-*'; there are charlm/demo-lstm"),
         (["sweep", "demo-lstm", "--grid", "schedule.lr"], "--grid takes key=a,b,c"),
         (["sweep", "demo-lstm", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["sweep", "demo-lstm", "--engine", "submitit", "--minutes", "5"], "--minutes is for runs on this machine"),
     ],
 )
 def test_what_can_be_got_wrong_is_one_line_and_exit_code_2(home, words, message):
@@ -164,6 +166,26 @@ def test_a_sweep_crosses_recipes_and_seeds_with_its_grid_and_repeats_nothing(tex
     assert {r["shared"] for r in records()} == {2} and {r["history"][0]["shared"] for r in records()} == {2}
     assert call(*words).exit_code == 0
     assert len(records()) == 4, "finished runs are looked at, and a recipe named twice is one"
+
+
+def test_a_sweep_that_runs_out_of_time_stops_its_runs_and_the_same_command_continues_them(text, monkeypatch):
+    long = ["sweep", "charlm", "--text", text, "--seeds", "0,1", "--device", "cpu", *SET, "--set", "schedule.updates=100000"]
+    real = subprocess.Popen.communicate
+
+    def soon(self, input=None, timeout=None):
+        """The deadline comes once the run has left its first checkpoint."""
+        while timeout is not None and not [*Path("runs").rglob("0*.safetensors")]:
+            time.sleep(0.1)
+        return real(self, input, None if timeout is None else 0.5)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", soon)
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 0.0, 0.0, 1e9]).__next__)  # begun, asked to begin, left, asked to begin
+    done = call(*long, "--minutes", 1)
+    assert done.exit_code == 75, done.output
+    assert "stopped at update" in done.output and "[2/2] not begun" in done.output
+    assert done.output.strip().splitlines()[-1] == "multint: 2 of 2 runs are not finished; the same command continues them"
+    (run,) = {p.parent for p in Path("runs").rglob("config.json")}
+    assert "stopped at update" in (run / "log.txt").read_text()
 
 
 def test_points_cross_every_axis_with_every_seed():

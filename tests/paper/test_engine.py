@@ -19,7 +19,7 @@ from torch import nn
 from multint.paper import engine
 from multint.paper.charlm import task
 from multint.paper.engine import Schedule, Sum
-from multint.paper.runs import Progress, Run, RunError
+from multint.paper.runs import Progress, Run, RunError, Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -85,6 +85,29 @@ def test_killed_at_twenty_random_moments_and_continued_the_weights_are_the_same_
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
     assert curve(torn) == curve(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_end_a_run_stops_at_a_checkpoint_and_goes_on_from_it(text, tmp_path, monkeypatch, number):
+    train(text, tmp_path / "whole")
+    real, calls = task.CharTask.loss, iter(range(1, 1000))
+
+    def asked(self, model, batch, state):
+        if next(calls) == 27:
+            os.kill(os.getpid(), number)
+        return real(self, model, batch, state)
+
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with monkeypatch.context() as patch:
+        patch.setattr(task.CharTask, "loss", asked)
+        with pytest.raises(Stopped, match="stopped at update 27; the same command continues it"):
+            train(text, tmp_path / "torn", save_every=1e9)
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert [*(tmp_path / "torn" / "runs").rglob("000000027.safetensors")]
+    record = train(text, tmp_path / "torn")
+    assert [sitting["from"] for sitting in record["history"]] == [0, 27]
+    ours, theirs = final(tmp_path / "torn" / "runs"), final(tmp_path / "whole" / "runs")
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 def test_a_finished_run_is_looked_at_not_trained_again(text, tmp_path):

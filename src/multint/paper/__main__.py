@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from multint.paper.overrides import RecipeError
-from multint.paper.runs import Progress, RunError, read_json
+from multint.paper.runs import Progress, RunError, Stopped, read_json
 
 
 class OneLine(click.Group):
-    """Turns our own errors into one line and exit code 2."""
+    """Turns our own errors into one line and exit code 2, or that of a run that was asked to stop."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from multint.paper.fetch import DataError
@@ -26,7 +26,7 @@ class OneLine(click.Group):
             return super().invoke(ctx)
         except (RecipeError, RunError, DataError) as error:
             click.echo(f"multint: {error}", err=True)
-            ctx.exit(2)
+            ctx.exit(Stopped.CODE if isinstance(error, Stopped) else 2)
 
 
 def options(*names: str) -> Callable[[Any], Any]:
@@ -185,6 +185,7 @@ def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int |
 @click.option("--grid", multiple=True, metavar="KEY=A,B,C", help="Values of one setting; several grids are crossed.")
 @click.option("--seeds", default="0", show_default=True, help="Comma-separated.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Runs at a time.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Then no run is begun, and those under way stop at a checkpoint.")
 @click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", help="submitit sends runs to SLURM.")
 @click.option("--partition", help="SLURM partition, with --engine submitit.")
 @options("set", "text", "bytes", "data", "runs", "results", "device", "precision")
@@ -193,6 +194,7 @@ def sweep(
     grid: tuple[str, ...],
     seeds: str,
     jobs: int,
+    minutes: float | None,
     engine: str,
     partition: str | None,
     changes: tuple[str, ...],
@@ -209,7 +211,10 @@ def sweep(
     as_bytes = paths.pop("as_bytes")
     common = [f"--{name}={value}" for name, value in paths.items() if value is not None] + ["--bytes"] * as_bytes
     commands = [sweeps.command(name, seed, [*changes, *point], common) for name, point, seed in points]
-    failed = sweeps.run(commands, jobs, engine, partition, say=lambda line: click.echo(line, err=True))
+    if minutes is not None and engine != "local":
+        raise RecipeError("--minutes is for runs on this machine; SLURM has limits of its own")
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    failed, left = sweeps.run(commands, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
     done = []
     for name, point, seed in points:
         job = experiments.job(name, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"])
@@ -219,6 +224,8 @@ def sweep(
         click.echo(f"valid {record['valid']:.4f}  {record['metric'].upper()}  {' '.join(point)} seed={seed}  {record['run']}")
     if failed:
         raise RunError(f"{failed} of {len(commands)} runs failed; their messages are above, and the same command repeats them")
+    if left:
+        raise Stopped(f"{left} of {len(commands)} runs are not finished; the same command continues them")
 
 
 # ---- results ----

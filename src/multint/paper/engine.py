@@ -9,14 +9,17 @@ import atexit
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, environment, write_json
+from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, Stopped, environment, write_json
 
 State = Any  # a tensor, a tuple of tensors, or None
 
@@ -156,6 +159,31 @@ def bare(model: nn.Module) -> nn.Module:
     while hasattr(inner, "_forward_module") or isinstance(inner, nn.parallel.DistributedDataParallel):
         inner = inner._forward_module if hasattr(inner, "_forward_module") else inner.module
     return inner  # type: ignore[no-any-return]
+
+
+@contextmanager
+def heard(world: int) -> Iterator[list[int]]:
+    """Signals that ask to end (SIGTERM, Ctrl-C), collected while a run goes on.
+
+    The second one ends it at once, and so does the first among several processes, which must not part.
+    """
+    asked: list[int] = []
+    if world > 1 or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {int(number): signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def listen(number: int, _: Any) -> None:
+        asked.append(number)
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, listen)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # ---- states ----
@@ -318,6 +346,7 @@ class _Fit:
         self.pending = Pending(fabric.device, self.clock())
         self.board: Any = None
         self.norm = torch.zeros(())
+        self.asked: list[int] = []  # signals to end
         self.best: dict[str, Tensor] = {}  # weights of the best evaluation, until they are written
         self.counted = self.saved_at = 0.0  # on the clock: what Progress.seconds knows of, and the last checkpoint
         self.saving = 0.0  # seconds the last checkpoint took
@@ -423,8 +452,9 @@ class _Fit:
 
     def run(self) -> tuple[Progress, nn.Module]:
         self.restore()
-        while not self.p.done:
-            self.epoch()
+        with heard(self.world) as self.asked:
+            while not self.p.done:
+                self.epoch()
         self.note(f"ended: {self.p.done}")
         self.fabric.barrier()
         if self.board is not None:
@@ -463,8 +493,11 @@ class _Fit:
                 self.evaluate()
                 self.pending.since = self.clock()
             self.decide()
-            if p.done or self.late(due):
+            if p.done or self.asked or self.late(due):
                 self.save()
+            if self.asked and not p.done:
+                self.note(f"stopped at update {p.update}")
+                raise Stopped(f"{self.folder.name} stopped at update {p.update}; the same command continues it")
             if last:
                 return
 

@@ -34,6 +34,12 @@ class RunError(Exception):
     """What went wrong with a run, in one line that says the way out."""
 
 
+class Stopped(RunError):
+    """A run was asked to end (SIGTERM, Ctrl-C) and did, with a checkpoint of its last update."""
+
+    CODE = 75  # of the process: BSD's "try again later"
+
+
 @dataclass
 class Progress:
     """Where a run stands: everything but tensors that the next update depends on."""

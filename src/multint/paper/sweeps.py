@@ -6,14 +6,16 @@ of local processes, or SLURM through submitit.
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from multint.paper.overrides import RecipeError
-from multint.paper.runs import SHARED
+from multint.paper.runs import SHARED, Stopped
 
 Point = tuple[tuple[str, ...], int]  # overrides and seed
 
@@ -38,26 +40,48 @@ def command(recipe: str, seed: int, changes: Iterable[str], common: Sequence[str
     return [sys.executable, "-m", "multint.paper", "train", recipe, f"--seed={seed}", *sets, *common]
 
 
-def execute(words: Sequence[str], at_a_time: int = 1) -> tuple[int, str]:
-    """One run in a process of its own, one of several on this machine: its exit code and last line."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, SHARED: str(at_a_time)})
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
+def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = None) -> tuple[int, str]:
+    """One run in a process of its own, one of several on this machine: its exit code and last line.
+
+    At ``deadline``, on the monotonic clock, it is asked to stop; after it none is begun.
+    """
+    if deadline is not None and time.monotonic() >= deadline:
+        return Stopped.CODE, "not begun"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, env={**os.environ, SHARED: str(at_a_time)}, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            out, err = process.communicate()
+    lines = (out if process.returncode == 0 else err).strip().splitlines()
+    # SIGTERM before the run listened: nothing was lost
+    return Stopped.CODE if process.returncode == -signal.SIGTERM else process.returncode, lines[-1] if lines else ""
 
 
-def run(commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None, say: Callable[[str], None]) -> int:
-    """Train them all; returns how many failed."""
-    failed = 0
-    for k, (code, line) in enumerate(_results(commands, jobs, engine, partition), 1):
-        failed += code != 0
-        say(f"[{k}/{len(commands)}] {'' if code == 0 else 'failed: '}{line}")
-    return failed
+def run(
+    commands: Sequence[list[str]],
+    jobs: int,
+    engine: str,
+    partition: str | None,
+    say: Callable[[str], None],
+    deadline: float | None = None,
+) -> tuple[int, int]:
+    """Train them all; returns how many failed, and how many are left for another sitting."""
+    failed = left = 0
+    for k, (code, line) in enumerate(_results(commands, jobs, engine, partition, deadline), 1):
+        left += code == Stopped.CODE
+        failed += code not in (0, Stopped.CODE)
+        say(f"[{k}/{len(commands)}] {'' if code in (0, Stopped.CODE) else 'failed: '}{line}")
+    return failed, left
 
 
-def _results(commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None) -> Iterator[tuple[int, str]]:
+def _results(
+    commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None, deadline: float | None
+) -> Iterator[tuple[int, str]]:
     if engine == "local":
         with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(execute, commands, itertools.repeat(min(jobs, len(commands))))
+            yield from pool.map(execute, commands, itertools.repeat(min(jobs, len(commands))), itertools.repeat(deadline))
         return
     try:
         import submitit
