@@ -1020,7 +1020,8 @@ def _summary(view: View) -> str:
     return (
         f"Of the {sum(tally.values())} numbers the paper reports as its own, {run} {'has' if run == 1 else 'have'} been run here: "
         f"{tally['better']} better, {tally['met']} met at the printed precision, {tally['miss']} missed. "
-        "Ours is the mean ± sample standard deviation over seeds; the gap is ours minus the paper's."
+        "Ours is the mean ± sample standard deviation over seeds; the gap is ours minus the paper's. BPC is with the state carried "
+        "along the test text; the paper does not say how it read it, and with the state reset at every segment BPC is higher."
     )
 
 
