@@ -294,8 +294,8 @@ ROW_HEADER = (
     "Seeds",
     "Best to worst",
     "Parameters",
-    "Time per run",
-    "Device time per run",
+    "Wall time",
+    "Device time",
     "Note",
 )
 
@@ -316,7 +316,8 @@ def _panel_table(view: View, key: str, brief: bool) -> Table:
     columns = [i for i, name in enumerate(ROW_HEADER) if not brief or name in BRIEF_HEADER]
     cut = tuple(tuple(row[i] for i in columns) for row in rows)
     runs = [run for run in view.records.runs if any(row.panel == key for row in rows_of(run))]
-    note = f"{panel.place}. Corpus {panel.corpus}, {panel.split} split." + (f" In all: {spent(runs)}." if runs else "")
+    cost = f" In all: {spent(runs)}. Times in rows are means of one run." if runs else ""
+    note = f"{panel.place}. Corpus {panel.corpus}, {panel.split} split.{cost}"
     return Table(f"Table {panel.table}: {panel.title}", note, tuple(ROW_HEADER[i] for i in columns), cut)
 
 
