@@ -103,13 +103,9 @@ class Run:
         if self.seconds is None:
             return None
         sittings: list[tuple[Any, Any]] = [(s.get("seconds"), s.get("shared")) for s in self.history if isinstance(s, Mapping)]
-        if not sittings or not all(_positive(x) for sitting in sittings for x in sitting):
+        if not sittings or not all(_is_number(x) and 0 < x < math.inf for sitting in sittings for x in sitting):
             return self.seconds / self.shared
         return float(self.seconds * sum(seconds / shared for seconds, shared in sittings) / sum(seconds for seconds, _ in sittings))
-
-
-def _positive(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf
 
 
 @dataclass(frozen=True)

@@ -619,34 +619,31 @@ def finding(view: View, claim: Claim) -> Finding:
 
 
 def _norms_grow(view: View, groups: Sequence[Group]) -> Finding:
-    return _norm_finding(
-        view, groups, lambda plain, mi: all(b > a for a, b in zip(plain, mi, strict=True)), "lin-RNN, lin-MI-RNN: "
-    )
+    def holds(plain: list[float], mi: list[float]) -> bool:
+        return all(b > a for a, b in zip(plain, mi, strict=True))
+
+    return _norm_finding(view, [(group, _last) for group in groups], holds, "lin-RNN, lin-MI-RNN: ")
 
 
 def _norms_flat(view: View, groups: Sequence[Group]) -> Finding:
     """Least and largest after every epoch but the first, which begins at the weights' scale."""
-    ends = [lambda column, pick=pick: pick(column[1:] or column) for pick in (min, max)]
+    sides = [(group, lambda column, pick=pick: pick(column[1:] or column)) for group in groups for pick in (min, max)]
     least, most = (math.log(GRADIENT) + sign * math.log(10) for sign in (-1, 1))
 
     def holds(low: list[float], high: list[float]) -> bool:
         return min(low) >= least and max(high) <= most
 
-    return _norm_finding(view, [*groups, *groups], holds, "least, largest: ", ends)
+    return _norm_finding(view, sides, holds, "least, largest: ")
 
 
-LAST: Sequence[Callable[[list[float]], float]] = (lambda column: column[-1],) * 2
+def _last(column: list[float]) -> float:
+    return column[-1]
 
 
 def _norm_finding(
-    view: View,
-    groups: Sequence[Group],
-    holds: Callable[..., bool],
-    lead: str,
-    picks: Sequence[Callable[[list[float]], float]] = LAST,
+    view: View, sides: Sequence[tuple[Group, Callable[[list[float]], float]]], holds: Callable[..., bool], lead: str
 ) -> Finding:
-    """Of each group what its pick takes of the curve. The mean of the log decides; if the log of the mean differs, it is told."""
-    sides = list(zip(groups, picks, strict=True))
+    """Of each side what is picked of its curves. The mean of the log decides; if the log of the mean differs, it is told."""
     found = {a: [[norm(view, group, f"{a}_dh{t}", pick) for t in STEPS[1:]] for group, pick in sides] for a in AVERAGES}
     main, other = found.values()
     if any(None in side for side in main):
@@ -655,7 +652,7 @@ def _norm_finding(
     good = holds(*main)
     if not any(None in side for side in other) and holds(*other) != good:
         text += f"; by the log of the mean it would be {'refuted' if good else 'confirmed'}"
-    return Finding(lead + text, good, tuple(len(_series_of(view, group, f"mean_log_dh{STEPS[1]}")) for group in groups))
+    return Finding(lead + text, good, tuple(len(_series_of(view, group, f"mean_log_dh{STEPS[1]}")) for group, _ in sides))
 
 
 def _as_printed(_: View, groups: Sequence[Group]) -> Finding:
@@ -669,24 +666,24 @@ def _over_two(_: View, groups: Sequence[Group]) -> Finding:
 
 
 def _saturated(_: View, groups: Sequence[Group]) -> Finding:
-    high, low = (_measured(groups[0], name) for name in ("saturated", "near_zero"))
-    if high is None:
-        return Finding("the activations were not measured")
-    return Finding(_shares(high, low), high > 0.5, (_seen(groups[0]),))
+    return _share_finding(groups[0], lambda high, _: high > 0.5)
 
 
 def _unsaturated(_: View, groups: Sequence[Group]) -> Finding:
-    high, low = (_measured(groups[0], name) for name in ("saturated", "near_zero"))
-    if high is None:
-        return Finding("the activations were not measured")
-    return Finding(_shares(high, low), high < 0.5, (_seen(groups[0]),))
+    return _share_finding(groups[0], lambda high, _: high < 0.5)
 
 
 def _around_zero(_: View, groups: Sequence[Group]) -> Finding:
-    high, low = (_measured(groups[0], name) for name in ("saturated", "near_zero"))
-    if high is None or low is None:
+    return _share_finding(groups[0], lambda high, low: None if low is None else low > high)
+
+
+def _share_finding(group: Group, holds: Callable[[float, float | None], bool | None]) -> Finding:
+    """Judged by the shares of activations near ±1 and near 0; None where what is needed was not measured."""
+    high, low = (_measured(group, name) for name in ("saturated", "near_zero"))
+    good = None if high is None else holds(high, low)
+    if high is None or good is None:
         return Finding("the activations were not measured")
-    return Finding(_shares(high, low), low > high, (_seen(groups[0]),))
+    return Finding(_shares(high, low), good, (_seen(group),))
 
 
 def _far_smaller(_: View, groups: Sequence[Group]) -> Finding:
@@ -781,7 +778,7 @@ def _series_of(view: View, group: Group, name: str) -> list[list[float]]:
     return [column for column in columns if column]
 
 
-def norm(view: View, group: Group, name: str, pick: Callable[[list[float]], float] = lambda column: column[-1]) -> float | None:
+def norm(view: View, group: Group, name: str, pick: Callable[[list[float]], float] = _last) -> float | None:
     """Mean over seeds of a column's last value, or of what ``pick`` takes of it."""
     found = [pick(column) for column in _series_of(view, group, name)]
     return sum(found) / len(found) if found else None

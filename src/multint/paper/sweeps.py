@@ -47,8 +47,8 @@ def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = N
     """
     if deadline is not None and time.monotonic() >= deadline:
         return Stopped.CODE, "not begun"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, text=True, env={**os.environ, SHARED: str(at_a_time)}, **pipes) as process:  # type: ignore[call-overload]
+    env = {**os.environ, SHARED: str(at_a_time)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

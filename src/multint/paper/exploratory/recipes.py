@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from multint import Start
+from multint.paper import numbers
 from multint.paper.charlm.recipes import SMALL, CharLM, additive
 from multint.paper.engine import Schedule
 
@@ -43,14 +44,15 @@ def scales() -> dict[str, CharLM]:
 
 def grid() -> dict[str, CharLM]:
     """The search over {α, β1, β2, b}, which the paper made and does not print: β1 = β2, b = 0. {2, .5, .5, 0} is ptb-mirnn."""
-    points = [(alpha, beta) for beta in (0.5, 1.0) for alpha in (0.0, 0.5, 1.0, 2.0, 4.0) if (alpha, beta) != (2.0, 0.5)]
+    points = {numbers.grid(alpha, beta): (float(alpha), float(beta)) for beta in numbers.BETAS for alpha in numbers.ALPHAS}
     return {
-        f"ptb-mirnn-a{alpha:g}-b{beta:g}": replace(
+        name.partition("/")[2]: replace(
             PTB,
             start=replace(PTB.start, alpha=alpha, beta1=beta, beta2=beta),
             note="one point of the search over the starting values",
         )
-        for alpha, beta in points
+        for name, (alpha, beta) in points.items()
+        if replace(PTB.start, alpha=alpha, beta1=beta, beta2=beta) != PTB.start
     }
 
 
