@@ -61,10 +61,11 @@ class Shape:
 MIDDLE, WIDE = Shape(100, 128, 1024, 1024), Shape(100, 128, 2048, 2048)
 NARROW_INPUT, SKIP_THOUGHT = Shape(50, 100, 64, 2048), Shape(30, 64, 620, 2400)
 DEEP = Shape(1000, 16, 240, 320, 4, True)
+SMALL, THIN = Shape(100, 64, 704, 704), Shape(500, 32, 240, 240)
 CAPTURED = {  # the limit of MILSTM / nn.LSTM where both are captured
-    Shape(100, 64, 704, 704): 0.60,
+    SMALL: 0.60,
     MIDDLE: 0.72,
-    Shape(500, 32, 240, 240): 0.35,
+    THIN: 0.35,
     DEEP: 0.35,
     NARROW_INPUT: 0.95,
     WIDE: 0.95,
@@ -125,6 +126,8 @@ def lines(small):
         beside_torch("MILSTM", at(shape), EAGER, weigh=by_clock)
     for (kind, limit), shape in itertools.product(OTHERS.items(), map(at, (MIDDLE, SKIP_THOUGHT))):
         beside_torch(kind, shape, limit, **in_graph)
+    for kind, shape in itertools.product(OTHERS, map(at, (SMALL, THIN))):
+        beside_torch(kind, shape, None, **in_graph)
     for kind, shape in itertools.product(OTHERS, map(at, (MIDDLE, SKIP_THOUGHT))):
         beside_torch(kind, shape, EAGER, weigh=by_clock)
     for name, (recipe, most) in ITERATIONS.items():

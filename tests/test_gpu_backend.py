@@ -90,10 +90,10 @@ def on_device(cell, **options):
     return random_problem(cell, **options, device=DEVICE)
 
 
-def usual(engine, t=6, n=9, h=40, seed=0, **options):
-    """A problem both engines are for: the persistent one takes narrow LSTMs without resets."""
+def usual(engine, t=6, n=9, h=40, seed=0, cell="lstm", **options):
+    """A problem both engines are for: the persistent one takes narrow layers without resets."""
     chosen = {"dtype": BF16, "state": F32} if engine == "persistent" else {"dtype": F32}
-    return on_device("lstm", t=t, n=n, h=h, seed=seed, **chosen, **options)
+    return on_device(cell, t=t, n=n, h=h, seed=seed, **chosen, **options)
 
 
 def drawn(*shape, dtype=F32):
@@ -143,7 +143,10 @@ def test_steps_with_tf32_agrees_with_the_reference_in_float64(options):
         assert_agrees(on_device(**options, dtype=F32), 5e-3, "gpu")
 
 
-@given(drawn_problems(cells=("lstm",), restart=0))
+ONE_PRODUCT = ("lstm", "gru_after", "rnn")  # a step: what the persistent kernels are for
+
+
+@given(drawn_problems(cells=ONE_PRODUCT, phis=("tanh", "identity"), restart=0))
 @pytest.mark.parametrize("state", [F32, BF16], ids=["autocast", "module"])
 def test_persistent_agrees_with_the_reference_in_float64(state, options):
     with only("persistent"):
@@ -166,12 +169,13 @@ def test_steps_agrees_at_odd_sizes(cell, t, n, h, dtype, tolerance):
         assert_agrees(on_device(cell, t=t, n=n, h=h, dtype=dtype, state=F32, lengths=True, restart=n), tolerance, "gpu")
 
 
-@pytest.mark.parametrize("t, n, h", [*SIZES, (2, 3, 1023), (3, 130, 260)])
+@pytest.mark.parametrize("cell", ONE_PRODUCT)
+@pytest.mark.parametrize("t, n, h", [*SIZES, (2, 3, 1023), (3, 130, 260), (3, 300, 330), (4, 40, 384)])
 @pytest.mark.parametrize("lengths", [False, True])
-def test_persistent_agrees_at_odd_sizes(t, n, h, lengths):
+def test_persistent_agrees_at_odd_sizes(cell, t, n, h, lengths):
     source = {5: {"symbols": 9}, 9: {"features": 13}, 257: {"features": 8}, 1: {"features": 1}}.get(n, {})
     with only("persistent"):
-        problem = on_device("lstm", t=t, n=n, h=h, dtype=BF16, state=F32, lengths=lengths, **source)
+        problem = on_device(cell, t=t, n=n, h=h, dtype=BF16, state=F32, lengths=lengths, **source)
         reason = gpu.why_not(problem)
         if reason is not None:
             pytest.skip(reason)
@@ -197,6 +201,7 @@ BARS = [
     ("gru_after", 6, 33, 513, 50),
 ]
 PERSISTENT = [bar for bar in BARS if bar[0] == "lstm" and bar[3] <= 1024]
+PERSISTENT += [(cell, *sizes) for cell in ("gru_after", "rnn") for _, *sizes in PERSISTENT]
 
 
 @pytest.mark.parametrize("bar", BARS, ids=lambda bar: "-".join(map(str, bar)))
@@ -338,6 +343,9 @@ REPEATED = {
     "persistent-small": ("persistent", {"t": 5, "n": 3, "h": 24}),
     "persistent-mid": ("persistent", {"t": 12, "n": 64, "h": 704}),
     "persistent-ragged": ("persistent", {"t": 7, "n": 37, "h": 330, "lengths": True, "symbols": 9}),
+    "persistent-gru": ("persistent", {"cell": "gru_after", "t": 12, "n": 64, "h": 704}),
+    "persistent-rnn": ("persistent", {"cell": "rnn", "t": 12, "n": 64, "h": 704}),
+    "persistent-rnn-small": ("persistent", {"cell": "rnn", "t": 7, "n": 37, "h": 200, "lengths": True}),
     "steps-small": ("steps", {"t": 5, "n": 3, "h": 24}),
     "steps-mid": ("steps", {"t": 8, "n": 64, "h": 704}),
     "steps-ragged": ("steps", {"t": 7, "n": 37, "h": 330, "lengths": True, "restart": 1, "features": 9}),

@@ -17,7 +17,18 @@ from multint.integration import Vectors
 from multint.scan import build, gpu_persistent, nvrtc, reference
 from multint.scan.contract import Problem
 from multint.scan.gpu_engine import Inputs, padded
-from multint.scan.gpu_persistent import CSRC, gates_first, gates_last, grid_plan, in_clusters, padded_width, shared_bytes, source
+from multint.scan.gpu_persistent import (
+    COLUMNS,
+    CSRC,
+    PHI,
+    Shape,
+    gates_first,
+    grid_plan,
+    in_clusters,
+    quartets,
+    shared_bytes,
+    source,
+)
 
 H200 = 132  # multiprocessors
 MOST_SHARED = 227 * 1024  # bytes of a thread block
@@ -33,7 +44,8 @@ def _no_compiler():
 
 needs_nvrtc = pytest.mark.skipif(_no_compiler() is not None, reason=f"{_no_compiler()}")
 
-VARIANTS = [
+PERSISTENT = ("lstm", "gru_after", "rnn")
+WIDE = [
     ("FINISH", {}),
     ("TURN", {}),
     *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 64), (704, 32), (1024, 16), (64, 8), (576, 32)]),
@@ -41,12 +53,22 @@ VARIANTS = [
     *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 1}) for hp, n in [(704, 32), (1024, 16), (64, 8), (576, 32)]),
     *((kind, {"HP": hp}) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in (64, 256, 320)),
 ]
+NARROW = [
+    ("FINISH", {}),
+    *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 32), (1024, 16), (128, 8)]),
+    *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 0}) for hp, n in [(1024, 32), (1024, 16), (128, 8)]),
+    *((kind, {"HP": hp}) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in (128, 384)),
+]
+VARIANTS = [
+    *((cell, kind, defines) for cell in ("lstm", "gru_after") for kind, defines in WIDE),
+    *(("rnn", kind, defines) for kind, defines in NARROW),
+]
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("kind, defines", VARIANTS)
-def test_every_kind_of_kernel_compiles_and_has_registers_enough(kind, defines):
-    program = source(kind, **defines)
+@pytest.mark.parametrize("cell, kind, defines", VARIANTS)
+def test_every_kind_of_kernel_compiles_and_has_registers_enough(cell, kind, defines):
+    program = source(kind, cell, **defines)
     cubin, log = nvrtc.compile_source(program.name, program.text, dict(program.headers), (*program.options, "--ptxas-options=-v"))
     assert cubin.startswith(b"\x7fELF")
     assert f"'{kind.lower()}'" in log
@@ -55,6 +77,16 @@ def test_every_kind_of_kernel_compiles_and_has_registers_enough(kind, defines):
     assert max(map(int, spilled.groups())) <= (16 if defines.get("COLUMNS") == 64 else 0), log
     assert "C75" not in log, "products with U wait for each other"
     assert "warning" not in log, log
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("phi", [name for name in PHI if name != "tanh"])
+def test_an_rnn_compiles_with_every_nonlinearity(phi):
+    for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD"):
+        program = source(kind, "rnn", phi, HP=128)
+        cubin, log = nvrtc.compile_source(program.name, program.text, dict(program.headers), program.options)
+        assert cubin.startswith(b"\x7fELF")
+        assert "warning" not in log, log
 
 
 @needs_nvrtc
@@ -128,37 +160,64 @@ def test_structures_lie_as_in_cuda_h_and_in_the_kernel():
 # ------------------------------------------------------------------------------------------------------------------ plans
 
 
-@pytest.mark.parametrize("n, h, columns, blocks", [(64, 704, 32, 88), (128, 1024, 64, 128), (16, 1024, 16, 64), (1, 576, 8, 36)])
-def test_the_batch_is_split_as_was_measured_fast(n, h, columns, blocks):
-    plan = grid_plan(n, padded_width(h), H200)
-    assert (plan.columns, plan.groups * padded_width(h) // 16, plan.slices) == (columns, blocks, 1)
+@pytest.mark.parametrize(
+    "cell, n, h, columns, blocks",
+    [
+        ("lstm", 64, 704, 32, 88),
+        ("lstm", 128, 1024, 64, 128),
+        ("lstm", 16, 1024, 16, 64),
+        ("lstm", 1, 576, 8, 36),
+        ("gru_after", 128, 1024, 64, 128),
+        ("rnn", 128, 1024, 16, 128),
+        ("rnn", 64, 700, 8, 96),
+    ],
+)
+def test_the_batch_is_split_as_was_measured_fast(cell, n, h, columns, blocks):
+    shape = Shape(cell, h)
+    plan = grid_plan(n, shape, H200)
+    assert (plan.columns, plan.groups * shape.parts, plan.slices) == (columns, blocks, 1)
 
 
+@pytest.mark.parametrize("cell", PERSISTENT)
 @pytest.mark.parametrize("sms", [78, 114, H200])
-def test_every_plan_covers_the_batch_and_fits_the_gpu(sms):
+def test_every_plan_covers_the_batch_and_fits_the_gpu(cell, sms):
     for n, h in itertools.product([1, 7, 8, 9, 63, 64, 65, 100, 128, 129, 200, 300, 512, 1000], range(1, 1025, 31)):
-        hp = padded_width(h)
-        plan = grid_plan(n, hp, sms)
-        assert plan.groups * hp // 16 <= sms
+        shape = Shape(cell, h)
+        plan = grid_plan(n, shape, sms)
+        assert plan.groups * shape.parts <= sms
         assert plan.rows * (plan.slices - 1) < n <= plan.rows * plan.slices
-        assert plan.columns in (8, 16, 32, 64)
+        assert plan.columns in COLUMNS[shape.gates]
+        assert shape.parts % 2 == 0  # the forward pass has clusters of two
 
 
 def test_no_plan_where_the_gpu_is_too_small():
-    assert grid_plan(1, 1024, 63) is None
+    assert grid_plan(1, Shape("lstm", 1024), 63) is None
+    assert grid_plan(1, Shape("rnn", 1024), 15) is None
 
 
 @pytest.mark.parametrize(
-    "n, h, clusters", [(32, 256, True), (16, 320, True), (16, 352, False), (1000, 256, False), (100_000, 64, True)]
+    "cell, n, h, clusters",
+    [
+        ("lstm", 32, 256, True),
+        ("lstm", 16, 320, True),
+        ("lstm", 16, 352, False),
+        ("lstm", 1000, 256, False),
+        ("lstm", 100_000, 64, True),
+        ("gru_after", 16, 320, True),
+        ("rnn", 32, 384, True),
+        ("rnn", 32, 385, False),
+    ],
 )
-def test_small_layers_run_in_clusters(n, h, clusters):
-    assert in_clusters(n, padded_width(h), H200) is clusters
+def test_small_layers_run_in_clusters(cell, n, h, clusters):
+    assert in_clusters(n, Shape(cell, h), H200) is clusters
 
 
-def test_shared_memory_suffices():
-    widths = range(64, 1025, 64)
-    most = [shared_bytes(kind, hp, 64) for kind in ("GRID_FORWARD", "GRID_BACKWARD") for hp in widths]
-    most += [shared_bytes(kind, hp) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in range(64, 321, 64)]
+@pytest.mark.parametrize("cell", PERSISTENT)
+def test_shared_memory_suffices(cell):
+    shapes = [Shape(cell, h) for h in range(64, 1025, 64)]
+    widest = COLUMNS[shapes[0].gates][-1]
+    most = [shared_bytes(kind, shape, widest) for kind in ("GRID_FORWARD", "GRID_BACKWARD") for shape in shapes]
+    most += [shared_bytes(kind, shape) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for shape in shapes[:6]]
     assert max(most) <= MOST_SHARED
 
 
@@ -185,7 +244,7 @@ def whole_problem(n=2, h=40, cell="lstm", dtype=torch.bfloat16, device="cpu", **
 @pytest.mark.parametrize(
     "given, reason",
     [
-        ({"cell": "gru"}, "for the cell 'lstm', not 'gru'"),
+        ({"cell": "gru"}, "one product with U in a step, the cell 'gru' needs two"),
         ({"dtype": torch.float16}, "store bfloat16, not torch.float16"),
         ({"resets": torch.zeros(3, 2, dtype=torch.bool)}, "no resets"),
         ({"h": 1025}, "room for 1024 units, not 1025"),
@@ -219,8 +278,8 @@ def test_batches_of_too_many_slices_are_refused(monkeypatch):
     assert "513 rows of 1024 units in 5 slices, more than 4" in why_not(513, 1024)
     assert why_not(100_000, 320) is None
     for n, h in itertools.product((1, 100, 600, 1000, 3000), (60, 320, 321, 700, 1024)):
-        hp = padded_width(h)
-        assert (why_not(n, h) is None) == (in_clusters(n, hp, H200) or grid_plan(n, hp, H200).slices <= 4)
+        shape = Shape("lstm", h)
+        assert (why_not(n, h) is None) == (in_clusters(n, shape, H200) or grid_plan(n, shape, H200).slices <= 4)
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: 60)
     assert "need 64 multiprocessors for 1000 units, this GPU has 60" in why_not(4, 1000)
 
@@ -236,21 +295,26 @@ def test_what_is_kept_is_padded_and_with_tokens_has_no_flow():
     assert len(shapes) == 4 and shapes[3][0] == 256
     tokens = problem(x=None, wx=torch.randn(9, 160, dtype=torch.bfloat16), tokens=torch.zeros(3, 2, dtype=torch.int64))
     assert [shape for shape, _ in gpu_persistent.kept(tokens)] == shapes[:2]
+    rnn = problem(cell="rnn", wx=torch.randn(40, 5, dtype=torch.bfloat16))
+    assert [shape for shape, _ in gpu_persistent.kept(rnn)] == [(3, 2, 128)] * 2  # U h, W x
+    assert [shape for shape, _ in gpu_persistent.kept(replace(rnn, x=None, wx=rnn.x.new_empty(3, 2, 40)))] == [(3, 2, 128)]
 
 
-@pytest.mark.parametrize("h, hp", [(1, 64), (40, 64), (64, 64), (70, 128)])
+@pytest.mark.parametrize("cell", PERSISTENT)
+@pytest.mark.parametrize("h", [1, 40, 64, 70, 128])
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_gates_first_undoes_gates_last(h, hp, dim):
-    shape = [3, 2, 5]
-    shape[dim] = 4 * h
-    x = torch.randn(shape)
-    packed = gates_last(x, hp, dim)
-    assert packed.is_contiguous()
-    assert packed.shape[dim] == 4 * hp
-    for unit, gate in itertools.product((0, h - 1), range(4)):
-        assert torch.equal(packed.select(dim, 4 * unit + gate), x.select(dim, gate * h + unit))
-    assert packed.narrow(dim, 4 * h, 4 * (hp - h)).abs().sum() == 0
-    assert torch.equal(gates_first(packed, h, dim), x)
+def test_gates_first_undoes_quartets(cell, h, dim):
+    shape, sizes = Shape(cell, h), [3, 2, 5]
+    sizes[dim] = shape.gates * h
+    x = torch.randn(sizes)
+    laid = quartets(x, shape, dim)
+    assert laid.is_contiguous()
+    assert laid.shape[dim] == 4 * shape.quartets
+    for unit, gate in itertools.product((0, h - 1), range(shape.gates)):
+        at = unit if cell == "rnn" else 4 * unit + gate
+        assert torch.equal(laid.select(dim, at), x.select(dim, gate * h + unit))
+    assert torch.count_nonzero(laid) == torch.count_nonzero(x)
+    assert torch.equal(gates_first(laid, shape, dim), x)
 
 
 # ----------------------------------------------------------------------------- what is done around the kernels, on a CPU
@@ -262,86 +326,147 @@ def memory(address, dtype, *shape):
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype).view(shape)
 
 
-def step(a, c):
-    i, f, z, o = a.unbind(-1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
 class Memory:
-    def __init__(self, p, hp, transposed=False):
-        self.p, self.t, self.n, self.h, self.hp = p, p.steps, p.batch, p.width, hp
-        self.vectors = gates_last(memory(p.vectors, torch.float32, 4, 4 * self.h), hp, 1).view(4, hp, 4)
-        shape = (self.h, self.h, 4) if transposed else (4, self.h, self.h)
-        u = memory(p.u, torch.bfloat16, *shape).float()
-        self.u = gates_last((u.permute(2, 1, 0) if transposed else u).reshape(4 * self.h, self.h), hp, 0)
-        tokens = memory(p.tokens, torch.int64, self.t * self.n) if p.tokens else torch.arange(self.t * self.n)
-        self.flow = memory(p.flow, torch.bfloat16, int(tokens.max()) + 1, hp, 4)[tokens].float().view(self.t, self.n, hp, 4)
-        self.lengths = memory(p.lengths, torch.int64, self.n) if p.lengths else torch.full((self.n,), self.t)
+    """What a kernel sees, in the order (t, n, gates, hp)."""
 
-    def over_time(self, name, gates=4, dtype=torch.bfloat16):
-        shape = (self.t, self.n, self.hp, gates) if gates else (self.t, self.n, self.hp)
-        return memory(getattr(self.p, name), dtype, *shape)
+    def __init__(self, p, shape, transposed=False):
+        self.p, self.shape, self.t, self.n, self.h, self.hp = p, shape, p.steps, p.batch, p.width, shape.hp
+        self.vectors = self.units(memory(p.vectors, torch.float32, 4, shape.gates, self.h))
+        if not transposed:
+            u = memory(p.u, torch.bfloat16, shape.gates, self.h, self.h)
+        elif shape.gates == 1:
+            u = memory(p.u, torch.bfloat16, self.h, self.hp).T[None, : self.h]
+        else:
+            u = memory(p.u, torch.bfloat16, self.h, self.h, 4).permute(2, 1, 0)[: shape.gates]
+        self.u = padded(self.units(u.transpose(1, 2).float()).transpose(1, 2), self.hp)  # (gates, hp, hp)
+        tokens = memory(p.tokens, torch.int64, self.t * self.n) if p.tokens else torch.arange(self.t * self.n)
+        flow = memory(p.flow, torch.bfloat16, int(tokens.max()) + 1, 4 * shape.quartets)[tokens].float()
+        self.flow = self.gates(flow.view(self.t, self.n, -1))
+        self.lengths = memory(p.lengths, torch.int64, self.n) if p.lengths else torch.full((self.n,), self.t)
+        self.bias = padded(memory(p.bias_hn, torch.float32, self.h), self.hp) if p.bias_hn else torch.zeros(self.hp)
+
+    def units(self, x):
+        return padded(x, self.hp)
+
+    def gates(self, x):
+        """A view of quartets by gate and unit."""
+        split = x.unflatten(-1, (-1, 4)).transpose(-1, -2)
+        return x.unsqueeze(-2) if self.shape.gates == 1 else split[..., : self.shape.gates, :]
+
+    def over_time(self, name):
+        """The array itself, and its gates."""
+        whole = memory(getattr(self.p, name), torch.bfloat16, self.t, self.n, 4 * self.shape.quartets)
+        return self.gates(whole)
+
+    def slot(self, name):
+        """A GRU's fourth."""
+        return memory(getattr(self.p, name), torch.bfloat16, self.t, self.n, self.shape.quartets, 4)[..., 3]
+
+    def before(self):
+        return memory(self.p.cs, torch.float32, self.t, self.n, self.hp)
 
     def rows(self, name):
         return memory(getattr(self.p, name), torch.float32, self.n, self.h)
 
-    def sums(self, t, uz):
-        alpha, beta1, beta2, b = self.vectors
-        return alpha * self.flow[t] * uz + beta1 * uz + beta2 * self.flow[t] + b
+    def block(self, t, flow, gate=slice(None)):
+        alpha, beta1, beta2, b = self.vectors[:, gate]
+        wx = self.flow[t][:, gate]
+        return alpha * wx * flow + beta1 * flow + beta2 * wx + b
+
+    def step(self, t, uz, h, c):
+        """New h and c; what each gate's nonlinearity takes; and the flow of a GRU's n."""
+        if self.shape.cell == "gru_after":
+            r, z = (self.block(t, uz[:, g], g) for g in (0, 1))
+            flow = torch.sigmoid(r) * (uz[:, 2] + self.bias)
+            n = self.block(t, flow, 2)
+            return (1 - torch.sigmoid(z)) * h + torch.sigmoid(z) * torch.tanh(n), c, (r, z, n), flow
+        sums = self.block(t, uz).unbind(1)
+        if self.shape.cell == "rnn":
+            return torch.tanh(sums[0]), c, sums, None
+        i, f, z, o = sums
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
+        return torch.sigmoid(o) * torch.tanh(c), c, sums, None
 
 
-def forward_in_torch(p, hp):
-    m = Memory(p, hp)
-    h, c = (padded(m.rows(name), hp) for name in "hc")
+def forward_in_torch(p, shape):
+    m = Memory(p, shape)
+    h = padded(m.rows("h"), m.hp)
+    c = padded(m.rows("c"), m.hp) if p.c else torch.zeros_like(h)
     outputs = memory(p.outputs, torch.bfloat16, m.t, m.n, m.h)
     for t in range(m.t):
-        uz = (h.bfloat16().float() @ padded(m.u, hp).T).view(m.n, hp, 4)
+        uz = torch.einsum("gij,nj->ngi", m.u, h.bfloat16().float())
         if p.uz:
-            m.over_time("uz")[t], m.over_time("cs", 0, torch.float32)[t] = uz.bfloat16(), c
+            m.over_time("uz")[t] = uz.bfloat16()
+        if p.cs:
+            m.before()[t] = c if p.c else h
         inside = (t < m.lengths)[:, None]
-        h, c = (torch.where(inside, new, old) for new, old in zip(step(m.sums(t, uz), c), (h, c), strict=True))
+        h, c = (torch.where(inside, new, old) for new, old in zip(m.step(t, uz, h, c)[:2], (h, c), strict=True))
         outputs[t] = h[:, : m.h]
-    m.rows("last_h")[:], m.rows("last_c")[:] = h[:, : m.h], c[:, : m.h]
+    m.rows("last_h")[:] = h[:, : m.h]
+    if p.c:
+        m.rows("last_c")[:] = c[:, : m.h]
 
 
-def backward_in_torch(p, hp):
-    m = Memory(p, hp, transposed=True)
-    d_h, d_c = (padded(m.rows(name), hp) for name in ("d_last_h", "d_last_c"))
-    product = torch.zeros_like(d_h)
+def backward_in_torch(p, shape):
+    m = Memory(p, shape, transposed=True)
+    d_h, d_c = (padded(m.rows(name), m.hp) if getattr(p, name) else torch.zeros(m.n, m.hp) for name in ("d_last_h", "d_last_c"))
+    product, d_bias = torch.zeros_like(d_h), torch.zeros_like(d_h)
     for t in reversed(range(m.t)):
-        uz, c = m.over_time("uz")[t].float().requires_grad_(), m.over_time("cs", 0, torch.float32)[t].clone().requires_grad_()
-        sums = m.sums(t, uz)
-        d_h = d_h + product + padded(memory(p.d_outputs, torch.bfloat16, m.t, m.n, m.h)[t].float(), hp)
-        d_gates, d_uz, d_before = torch.autograd.grad(step(sums, c), (sums, uz, c), (d_h, d_c))
-        inside = (t < m.lengths)[:, None]
+        uz = m.over_time("uz")[t].float().requires_grad_()
+        before = (m.before()[t].clone() if p.cs else torch.zeros_like(d_h)).requires_grad_()
+        d_h = d_h + product + padded(memory(p.d_outputs, torch.bfloat16, m.t, m.n, m.h)[t].float(), m.hp)
+        h, c, sums, flow = m.step(t, uz, before, before)
+        seeds = ((h, c), (d_h, d_c)) if shape.cell == "lstm" else ((h,), (d_h,))
+        *d_sums, d_uz, d_before = torch.autograd.grad(seeds[0], (*sums, uz, before), seeds[1], allow_unused=True)
+        d_gates, inside = torch.stack(d_sums, 1), (t < m.lengths)[:, None]
+        if flow is not None:  # what gate n's scale multiplies is not U h
+            m.slot("d_gates")[t] = torch.where(inside, d_gates[:, 2] * flow, 0).bfloat16()
+            d_bias += torch.where(inside, d_uz[:, 2], 0)
         d_uz, d_gates = (torch.where(inside[..., None], d, 0) for d in (d_uz, d_gates))
         m.over_time("d_uz")[t], m.over_time("d_gates")[t] = d_uz.bfloat16(), d_gates.bfloat16()
-        product = d_uz.flatten(1) @ padded(m.u, hp)
-        d_h, d_c = torch.where(inside, 0, d_h), torch.where(inside, d_before, d_c)
-    m.rows("d_h")[:], m.rows("d_c")[:] = d_h[:, : m.h], d_c[:, : m.h]
+        if shape.gates == 3:
+            m.slot("d_uz")[t] = 0
+        product = torch.einsum("gij,ngi->nj", m.u, d_uz)
+        onwards = d_before if shape.gates == 3 else torch.zeros_like(d_h)
+        d_h = torch.where(inside, onwards, d_h)
+        d_c = torch.where(inside, d_before, d_c) if shape.cell == "lstm" else d_c
+    m.rows("d_h")[:] = d_h[:, : m.h]
+    if shape.gates > 1:
+        m.rows("d_c")[:] = (d_bias if shape.gates == 3 else d_c)[:, : m.h]
 
 
 class FinishInTorch:
+    def __init__(self, cell):
+        self.cell = cell
+
     def launch(self, grid, p, stream):
-        rows, hp = p.rows, p.padded
-        no_u = torch.zeros(4 * p.width, p.width, dtype=torch.bfloat16)
-        p.steps, p.batch, p.u, p.lengths = rows, 1, no_u.data_ptr(), None
-        m = Memory(p, hp)
-        d_gates, sums = m.over_time("d_gates"), memory(p.sums, torch.float32, grid[1], 4, hp, 4)
-        d, uz = d_gates.float(), m.over_time("uz").float()
+        shape = Shape(self.cell, p.width)
+        assert p.columns == 4 * shape.quartets
+        no_u = torch.zeros(shape.gates * p.width, p.width, dtype=torch.bfloat16)
+        p.steps, p.batch, p.u, p.lengths, p.bias_hn = p.rows, 1, no_u.data_ptr(), None, None
+        m = Memory(p, shape)
+        d_gates, sums = m.over_time("d_gates"), memory(p.sums, torch.float32, grid[1], 4, 4 * shape.quartets)
+        d = d_gates.float()
+        d_scale = d * m.over_time("uz").float()
+        if shape.gates == 3:
+            d_scale[:, :, 2] = m.slot("d_gates").float()
+            m.slot("d_gates")[:] = 0
         sums.zero_()
-        sums[0] = torch.stack([(d * uz * m.flow).sum((0, 1)), (d * uz).sum((0, 1)), (d * m.flow).sum((0, 1)), d.sum((0, 1))])
-        d_gates[:] = (d * (m.vectors[0] * uz + m.vectors[2])).bfloat16()
+        m.gates(sums[0])[:] = torch.stack([x.sum((0, 1)) for x in (d_scale * m.flow, d_scale, d * m.flow, d)])
+        d_gates[:] = (m.vectors[0] * d_scale + m.vectors[2] * d).bfloat16()
 
 
 @pytest.fixture
 def kernels_in_torch(monkeypatch):
     passes = {"FORWARD": forward_in_torch, "BACKWARD": backward_in_torch}
 
-    def launch(kind, given, n, hp, like):
-        assert given.batch == n
-        passes[kind](given, hp)
+    def launch(kind, given, n, shape, phi, like):
+        assert (given.batch, phi) == (n, "tanh")
+        passes[kind](given, shape)
+
+    def turned(u, shape):
+        gates = u.unflatten(0, (shape.gates, -1))
+        return padded(gates, 4, 0).permute(2, 1, 0).contiguous() if shape.gates > 1 else padded(u, shape.hp, 0).T.contiguous()
 
     mm = torch.mm
     monkeypatch.setattr(
@@ -351,53 +476,61 @@ def kernels_in_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
     monkeypatch.setattr(gpu_persistent, "_launch", launch)
-    monkeypatch.setattr(gpu_persistent, "_turned", lambda u: u.unflatten(0, (4, -1)).permute(2, 1, 0).contiguous())
-    monkeypatch.setattr(gpu_persistent, "_finish_kernel", lambda _: FinishInTorch())
+    monkeypatch.setattr(gpu_persistent, "_turned", turned)
+    monkeypatch.setattr(gpu_persistent, "_finish_kernel", lambda _, cell: FinishInTorch(cell))
 
 
-@pytest.mark.parametrize("t, n, h", [(1, 1, 1), (4, 3, 33), (5, 2, 64)])
+@pytest.mark.parametrize("cell", PERSISTENT)
+@pytest.mark.parametrize("t, n, h", [(1, 1, 1), (4, 3, 33), (5, 2, 64), (3, 2, 128)])
 @pytest.mark.parametrize("kind", ["x", "tokens", "flows"])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_the_passes_around_the_kernels_agree_with_the_reference(kernels_in_torch, t, n, h, kind, ragged):
+def test_the_passes_around_the_kernels_agree_with_the_reference(kernels_in_torch, cell, t, n, h, kind, ragged):
     generator = torch.Generator().manual_seed(t)
 
     def drawn(*shape, dtype=torch.bfloat16):
         return torch.randn(shape, generator=generator).mul(0.5).to(dtype)
 
-    i, symbols = 5, 7
+    i, symbols, gates = 5, 7, len(CELLS[cell].gates)
     x, tokens = None, None
     if kind == "x":
-        x, wx = drawn(t, n, i), drawn(4 * h, i)
+        x, wx = drawn(t, n, i), drawn(gates * h, i)
     elif kind == "tokens":
-        tokens, wx = torch.randint(symbols, (t, n), generator=generator), drawn(symbols, 4 * h)
+        tokens, wx = torch.randint(symbols, (t, n), generator=generator), drawn(symbols, gates * h)
     else:
-        wx = drawn(t, n, 4 * h)
-    u, vectors, h0, c0 = drawn(4 * h, h), drawn(4, 4 * h, dtype=torch.float32), *drawn(2, n, h, dtype=torch.float32)
+        wx = drawn(t, n, gates * h)
+    u, vectors, h0, c0 = drawn(gates * h, h), drawn(4, gates * h, dtype=torch.float32), *drawn(2, n, h, dtype=torch.float32)
+    bias_hn = drawn(h, dtype=torch.float32) if cell == "gru_after" else None
     lengths = torch.arange(n) % (t + 1) if ragged else None
-    p = replace(problem(), wx=wx, tokens=tokens, x=x, u=u, vectors=vectors, h=h0, c=c0, lengths=lengths)
+    p = Inputs(
+        cell, "tanh", wx, tokens, x, u, vectors, bias_hn, h0, c0 if cell == "lstm" else None, lengths, None, None, None
+    )  # fmt: skip
 
     found = gpu_persistent.forward(p, True)
     assert [(tuple(k.shape), k.dtype) for k in found.kept] == gpu_persistent.kept(p)
     assert gpu_persistent.forward(p, False).kept == ()
-    grads = drawn(t, n, h), drawn(n, h, dtype=torch.float32), drawn(n, h, dtype=torch.float32)
-    names = ["wx", "u", "vectors", "h", "c", *(["x"] if kind == "x" else [])]
+    given = {id(x) for x in vars(p).values()}
+    assert not any(id(tensor) in given for tensor in found.kept), "an operator returns none of its inputs"
+    grads = drawn(t, n, h), drawn(n, h, dtype=torch.float32), drawn(n, h, dtype=torch.float32) if cell == "lstm" else None
+    names = ["wx", "u", "vectors", "h", *(name for name in ("x", "c", "bias_hn") if getattr(p, name) is not None)]
     got = gpu_persistent.backward(p, found.kept, found.outputs, grads, frozenset(names))
 
     exact = {name: getattr(p, name).double().requires_grad_() for name in names}
     whole = Problem(
-        CELLS["lstm"], "general", exact["wx"], exact["u"], Vectors(*exact["vectors"]), State(exact["h"], exact["c"]),
-        tokens=tokens, x=exact.get("x"), lengths=lengths,
+        CELLS[cell], "general", exact["wx"], exact["u"], Vectors(*exact["vectors"]), State(exact["h"], exact.get("c")),
+        tokens=tokens, x=exact.get("x"), lengths=lengths, bias_hn=exact.get("bias_hn"),
     )  # fmt: skip
     result = reference.run(whole)
-    expected = (result.outputs, result.state.h, result.state.c)
-    for a, b in zip((found.outputs, found.h, found.c), expected, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=0.02, atol=0.02)
-    wanted = torch.autograd.grad(expected, list(exact.values()), [g.double() for g in grads], allow_unused=True)
+    expected = [y for y in (result.outputs, *result.state) if y is not None]
+    for a, b in zip([y for y in (found.outputs, found.h, found.c) if y is not None], expected, strict=True):
+        assert (a.double() - b).norm() <= 0.02 * b.norm()
+    wanted = torch.autograd.grad(
+        expected, list(exact.values()), [g.double() for g in grads if g is not None], allow_unused=True
+    )  # fmt: skip
     for name, b in zip(exact, wanted, strict=True):
         a = getattr(got, name)
         assert (a.shape, a.dtype) == (getattr(p, name).shape, getattr(p, name).dtype)
         b = torch.zeros_like(exact[name]) if b is None else b
-        assert (a.double() - b).norm() <= 0.02 * b.norm() + 1e-6, name
+        assert (a.double() - b).norm() <= 0.02 * b.norm() + 5e-4, name
     nothing = gpu_persistent.backward(p, found.kept, found.outputs, grads, frozenset())
     assert all(value is None for value in vars(nothing).values())
 
@@ -429,28 +562,45 @@ def product(fragment, tiles, address, columns):
     return d
 
 
-def u_fragment(u, h, unit0, k0):
-    """``load_u`` of one step in k for the warpgroup whose first unit is unit0."""
+def row_of_slot(shape, quartet, slot):
+    unit = 4 * quartet + slot if shape.gates == 1 else quartet
+    if unit >= shape.h or (shape.gates > 1 and slot >= shape.gates):
+        return -1
+    return unit if shape.gates == 1 else slot * shape.h + unit
+
+
+def by_slots(shape, x):
+    """(gate, unit) along the last axis as quartets have it, (quartets, 4)."""
+    out = np.zeros((*x.shape[:-1], shape.quartets, 4), dtype=x.dtype)
+    for quartet, slot in itertools.product(range(shape.quartets), range(4)):
+        row = row_of_slot(shape, quartet, slot)
+        out[..., quartet, slot] = x[..., row] if row >= 0 else 0
+    return out
+
+
+def u_fragment(shape, u, quartet0, k0):
+    """``load_u`` of one step in k for the warpgroup whose first quartet is quartet0."""
     a = np.zeros((4, 32, 4, 2), dtype=np.int64)
     for warp, lane, r, v in itertools.product(range(4), range(32), range(4), range(2)):
         q, l = lane // 4, lane % 4
-        unit, gate, k = unit0 + 4 * warp + (q & 3), (2 if q >= 4 else 0) + (r & 1), k0 + 2 * l + 8 * (r >> 1) + v
-        a[warp, lane, r, v] = u[gate * h + unit, k] if unit < h and k < h else 0
+        row = row_of_slot(shape, quartet0 + 4 * warp + (q & 3), (2 if q >= 4 else 0) + (r & 1))
+        k = k0 + 2 * l + 8 * (r >> 1) + v
+        a[warp, lane, r, v] = u[row, k] if row >= 0 and k < shape.h else 0
     return a
 
 
-def u_transposed_fragment(u, h, m0, k0, warps=4):
+def u_transposed_fragment(shape, u, m0, k0, warps=4):
     """``load_u_transposed`` of one step in k for the warpgroup whose first row of U^T is m0."""
     a = np.zeros((4, 32, 4, 2), dtype=np.int64)
     for warp, lane, r, v in itertools.product(range(warps), range(32), range(4), range(2)):
         m, k = m0 + 16 * warp + lane // 4 + 8 * (r & 1), k0 + 2 * (lane % 4) + 8 * (r >> 1)
-        unit, gate = k >> 2, (k & 3) + v
-        a[warp, lane, r, v] = u[gate * h + unit, m] if unit < h and m < h else 0
+        row = row_of_slot(shape, k >> 2, (k & 3) + v)
+        a[warp, lane, r, v] = u[row, m] if row >= 0 and m < shape.h else 0
     return a
 
 
-def all_gates(v, lane):
-    """What a lane has after ``all_gates``: v[lane] are its four accumulators of an eight of columns."""
+def all_slots(v, lane):
+    """What a lane has after ``all_slots``: v[lane] are its four accumulators of an eight of columns."""
     other = v[lane ^ 16]
     if lane >= 16:
         return [other[1], other[3], v[lane][1], v[lane][3]]
@@ -461,68 +611,90 @@ def integers(*shape):
     return np.random.default_rng(sum(shape)).integers(-9, 10, shape)
 
 
-@pytest.mark.parametrize("h, columns", [(64, 8), (100, 16), (192, 32), (70, 64)])
-def test_a_forward_step_through_l2_multiplies_by_u(h, columns):
-    hp = padded_width(h)
-    u, state = integers(4 * h, h), integers(columns, h)
-    parts, chunks, steps, eights = hp // 16, hp // 64, hp // 32, columns // 8
+SIZES = [("lstm", 64, 8), ("lstm", 100, 16), ("lstm", 192, 32), ("lstm", 70, 64), ("gru_after", 70, 16)]
+SIZES += [("rnn", 128, 8), ("rnn", 200, 16), ("rnn", 70, 32)]
+
+
+@pytest.mark.parametrize("cell, h, columns", SIZES)
+def test_a_forward_step_through_l2_multiplies_by_u(cell, h, columns):
+    shape = Shape(cell, h)
+    u, state = integers(shape.gates * h, h), integers(columns, h)
+    parts, chunks, steps, eights, units = shape.parts, shape.hp // 64, shape.hp // 32, columns // 8, shape.hp // shape.quartets
     own = max(1, eights // 2)
+    whole = np.pad(state, ((0, 0), (0, shape.hp - h)))
     exchange = np.zeros((chunks, columns * 64), dtype=np.int64)
-    for part, tid in itertools.product(range(parts), range(2 * columns)):
-        staged = np.zeros((columns, 16), dtype=np.int64)
-        units = np.arange(part * 16, part * 16 + 16)
-        staged[:, units < h] = state[:, units[units < h]]
-        at = in_tile(tid >> 1, (part & 3) * 2 + (tid & 1)) // 2
-        exchange[part >> 2, at : at + 8] = staged.reshape(-1)[tid * 8 : tid * 8 + 8]
+    for part in range(parts):
+        staged = np.zeros(columns * 16 * units, dtype=np.int64)
+        for column, quartet16 in itertools.product(range(columns), range(16)):
+            at = column * 16 + quartet16 if units == 1 else in_tile(column, quartet16 >> 1) // 2 + (quartet16 & 1) * 4
+            first = (part * 16 + quartet16) * units
+            staged[at : at + units] = whole[column, first : first + units]
+        for piece in range(2 * units * columns):
+            column = piece // (2 * units)
+            eight = piece & 1 if units == 1 else (piece & 7) ^ (column & 7)
+            at = in_tile(column, (part & 3) * 2 + eight) // 2 if units == 1 else piece * 8
+            exchange[part * units // 4, at : at + 8] = staged[piece * 8 : piece * 8 + 8]
+            unit8 = part * 16 * units + eight * 8  # where the piece goes among the outputs
+            assert np.array_equal(staged[piece * 8 : piece * 8 + 8], whole[column, unit8 : unit8 + 8])
     tiles = exchange.reshape(-1)
-    uz = np.full((columns, hp, 4), 10**6)
+    uz = np.full((columns, shape.quartets, 4), 10**6)
     for part in range(parts):
         d = []
         for half in range(2):
             ks = [half * steps + s for s in range(steps)]
             parts_of_sum = [
-                product(u_fragment(u, h, part * 16, k * 16), tiles, (k >> 2) * columns * 128 + (k & 3) * 32, columns) for k in ks
+                product(u_fragment(shape, u, part * 16, k * 16), tiles, (k >> 2) * columns * 128 + (k & 3) * 32, columns)
+                for k in ks
             ]
             d.append(sum(parts_of_sum))
         for half, warp, lane, j in itertools.product(range(2 if eights > 1 else 1), range(4), range(32), range(own)):
             other = 4 * own if eights > 1 else 0
             at = (other if half else 0) + 4 * j
             given = d[1 - half][warp, :, at : at + 4]  # what lies in ``halves`` for this warpgroup
-            gates = all_gates(d[half][warp, :, at : at + 4] + given, lane)
+            slots = all_slots(d[half][warp, :, at : at + 4] + given, lane)
             column = 8 * (half * own if eights > 1 else 0) + 2 * (lane % 4) + (lane >= 16) + 8 * j
-            uz[column, part * 16 + 4 * warp + (lane // 4 & 3)] = gates
-    expected = (state @ u.T).reshape(columns, 4, h).transpose(0, 2, 1)
-    assert np.array_equal(uz[:, :h], expected)
-    assert not uz[:, h:].any()
+            uz[column, part * 16 + 4 * warp + (lane // 4 & 3)] = slots
+    assert np.array_equal(uz, by_slots(shape, state @ u.T))
 
 
-@pytest.mark.parametrize("h, columns", [(64, 8), (100, 16), (192, 32), (70, 64)])
-def test_a_backward_step_through_l2_multiplies_by_u_transposed(h, columns):
-    hp = padded_width(h)
-    u, d_uz = integers(4 * h, h), integers(columns, 4, h)  # by gate and unit
-    parts, chunks, steps, eights, values = hp // 16, hp // 64, hp // 32, columns // 8, columns * 16
+@pytest.mark.parametrize(
+    "cell, h, columns, sharers",
+    [(*size, 1 if size[0] == "rnn" else 4) for size in SIZES]
+    + [("lstm", 128, 64, 8), ("lstm", 200, 16, 8), ("gru_after", 100, 8, 8)],
+)
+def test_a_backward_step_through_l2_multiplies_by_u_transposed(cell, h, columns, sharers):
+    shape, apart = Shape(cell, h), sharers == 8
+    u, d_uz = integers(shape.gates * h, h), integers(columns, shape.gates * h)
+    slots = by_slots(shape, d_uz)
+    terms = 4 * shape.quartets // sharers
+    parts, chunks, steps, eights, values = shape.parts, terms // 64, shape.hp // 32, columns // 8, columns * 16
     workers = min(values, 256)
     each = values // workers
 
     def place(tid, e):
+        if shape.gates == 1:
+            return tid & 15, (tid >> 4) + 16 * e
         value = tid * each + e
         j, lane, i = value >> 7, value >> 2 & 31, value & 3
         return lane // 4 + 8 * (i >> 1), 8 * j + 2 * (lane & 3) + (i & 1)
 
+    assert len({place(tid, e) for tid in range(workers) for e in range(each)}) == values
     exchange = np.zeros((parts, columns * 64), dtype=np.int64)
     for part, tid, e in itertools.product(range(parts), range(workers), range(each)):
-        unit16, column = place(tid, e)
-        at = in_tile(column, unit16 >> 1) // 2 + (unit16 & 1) * 4
-        exchange[part, at : at + 4] = d_uz[column, :, part * 16 + unit16] if part * 16 + unit16 < h else 0
-    partial = np.full((parts, 8, values), 10**6)
+        quartet16, column = place(tid, e)
+        at = in_tile(column, quartet16 >> 1) // 2 + (quartet16 & 1) * 4
+        exchange[part, at : at + 4] = slots[column, part * 16 + quartet16]
+    sums = np.full((parts, 8, values), 10**6)  # of blocks that share them
+    partial = np.full((parts, 2, columns, 68), 10**6)  # of an RNN's warpgroups
     for part in range(parts):
-        quarter = part & 3
-        tiles = exchange[quarter * chunks : (quarter + 1) * chunks].reshape(-1)
+        share, units = part % sharers, shape.hp // shape.quartets
+        tiles = exchange[share * chunks : (share + 1) * chunks].reshape(-1)
         for half in range(2):
-            ks = [half * steps + s for s in range(steps)]
+            ks = [(0 if apart else half * steps) + s for s in range(steps)]
+            m0 = (part - share) * 16 * units + (64 * half if apart else 0)
             d = sum(
                 product(
-                    u_transposed_fragment(u, h, (part >> 2) * 64, quarter * hp + k * 16),
+                    u_transposed_fragment(shape, u, m0, share * terms + k * 16),
                     tiles,
                     (k >> 2) * columns * 128 + (k & 3) * 32,
                     columns,
@@ -530,65 +702,94 @@ def test_a_backward_step_through_l2_multiplies_by_u_transposed(h, columns):
                 for k in ks
             )
             for warp, lane, j in itertools.product(range(4), range(32), range(eights)):
-                at = (j * 32 + lane) * 4
-                partial[(part & ~3) + warp, 2 * quarter + half, at : at + 4] = d[warp, lane, 4 * j : 4 * j + 4]
-    d_h = np.full((columns, hp), 10**6)
+                four, q, l = d[warp, lane, 4 * j : 4 * j + 4], lane // 4, lane % 4
+                if shape.gates == 1:
+                    to = partial[part, half, 8 * j + 2 * l : 8 * j + 2 * l + 2, 16 * warp + q :: 8]
+                    to[0, 0], to[1, 0], to[0, 1], to[1, 1] = four
+                else:
+                    at = (j * 32 + lane) * 4
+                    owner, source = (4 * half + warp, share) if apart else (warp, 2 * share + half)
+                    sums[part - share + owner, source, at : at + 4] = four
+    d_h = np.full((columns, shape.hp), 10**6)
     for part, tid, e in itertools.product(range(parts), range(workers), range(each)):
-        unit16, column = place(tid, e)
-        d_h[column, part * 16 + unit16] = partial[part, :, tid * each + e].sum()
-    assert np.array_equal(d_h[:, :h], d_uz.reshape(columns, 4 * h) @ u)
+        quartet16, column = place(tid, e)
+        if shape.gates == 1:
+            unit = (part * 16 + quartet16) * 4
+            d_h[column, unit : unit + 4] = partial[part, :, column, 4 * quartet16 : 4 * quartet16 + 4].sum(0)
+        else:
+            d_h[column, part * 16 + quartet16] = sums[part, :, tid * each + e].sum()
+    assert np.array_equal(d_h[:, :h], d_uz @ u)
     assert not d_h[:, h:].any()
 
 
-@pytest.mark.parametrize("h", [64, 100, 160])
-def test_a_forward_step_inside_a_cluster_multiplies_by_u(h):
-    hp = padded_width(h)
-    u, state = integers(4 * h, h), integers(8, h)
+CLUSTERS = [("lstm", 64), ("lstm", 100), ("lstm", 160), ("gru_after", 100), ("rnn", 128), ("rnn", 200), ("rnn", 70)]
+
+
+@pytest.mark.parametrize("cell, h", CLUSTERS)
+def test_a_forward_step_inside_a_cluster_multiplies_by_u(cell, h):
+    shape = Shape(cell, h)
+    hp, units = shape.hp, shape.hp // shape.quartets
+    u, state = integers(shape.gates * h, h), integers(8, h)
     whole = np.pad(state, ((0, 0), (0, hp - h)))
     first, sent = np.zeros((2, hp // 64 * 512), dtype=np.int64)
     for i in range(8 * hp):  # the first step's tiles
         n, k = divmod(i, hp)
         first[k // 64 * 512 + in_tile(n, k % 64 >> 3) // 2 + (k & 7)] = whole[n, k]
-    for rank, piece in itertools.product(range(hp // 32), range(32)):  # those of later steps
-        at = (rank >> 1) * 512 + in_tile(piece >> 2, (rank & 1) * 4 + (piece & 3)) // 2
-        sent[at : at + 8] = whole[:, rank * 32 : rank * 32 + 32].reshape(-1)[piece * 8 : piece * 8 + 8]
+    for rank in range(shape.cluster):  # those of later steps
+        staged = np.zeros(8 * 32 * units, dtype=np.int64)
+        for column, quartet32 in itertools.product(range(8), range(32)):
+            at = column * 32 + quartet32 if units == 1 else in_tiles(column, quartet32) // 2
+            unit = (rank * 32 + quartet32) * units
+            staged[at : at + units] = whole[column, unit : unit + units]
+        for piece in range(32 * units):
+            if units == 1:
+                n, unit8 = piece >> 2, rank * 32 + (piece & 3) * 8
+                at = (rank >> 1) * 512 + in_tile(n, (rank & 1) * 4 + (piece & 3)) // 2
+            else:
+                n = piece >> 3 & 7
+                unit8, at = rank * 128 + (piece >> 6) * 64 + ((piece & 7) ^ n) * 8, 2 * rank * 512 + piece * 8
+            sent[at : at + 8] = staged[piece * 8 : piece * 8 + 8]
+            assert np.array_equal(sent[at : at + 8], whole[n, unit8 : unit8 + 8])  # what goes to the outputs
     assert np.array_equal(first, sent)
-    uz = np.full((8, hp, 4), 10**6)
-    for rank, half in itertools.product(range(hp // 32), range(2)):
-        unit0 = rank * 32 + half * 16
-        d = sum(product(u_fragment(u, h, unit0, s * 16), sent, (s >> 2) * 1024 + (s & 3) * 32, 8) for s in range(hp // 16))
+    uz = np.full((8, shape.quartets, 4), 10**6)
+    for rank, half in itertools.product(range(shape.cluster), range(2)):
+        quartet0 = rank * 32 + half * 16
+        d = sum(product(u_fragment(shape, u, quartet0, s * 16), sent, (s >> 2) * 1024 + (s & 3) * 32, 8) for s in range(hp // 16))
         for warp, lane in itertools.product(range(4), range(32)):
-            uz[2 * (lane % 4) + (lane >= 16), unit0 + 4 * warp + (lane // 4 & 3)] = all_gates(d[warp], lane)
-    assert np.array_equal(uz[:, :h], (state @ u.T).reshape(8, 4, h).transpose(0, 2, 1))
-    assert not uz[:, h:].any()
+            uz[2 * (lane % 4) + (lane >= 16), quartet0 + 4 * warp + (lane // 4 & 3)] = all_slots(d[warp], lane)
+    assert np.array_equal(uz, by_slots(shape, state @ u.T))
 
 
-@pytest.mark.parametrize("h", [64, 100, 160])
-def test_a_backward_step_inside_a_cluster_multiplies_by_u_transposed(h):
-    hp = padded_width(h)
-    u, d_uz = integers(4 * h, h), integers(8, 4, h)
-    steps = hp // 8
-    tiles = np.zeros(hp // 16 * 512, dtype=np.int64)
-    for rank, tid in itertools.product(range(hp // 32), range(256)):
-        unit32, column = tid >> 3, tid & 7
-        if rank * 32 + unit32 < h:
-            stage = (unit32 >> 4) * 1024 + in_tile(column, (unit32 & 15) >> 1) + (unit32 & 1) * 8
-            at = (2 * rank * 1024 + stage) // 2
-            tiles[at : at + 4] = d_uz[column, :, rank * 32 + unit32]
-    d_h = np.full((8, hp), 10**6)
-    for rank in range(hp // 32):
-        halves = np.zeros((2, 32, 8), dtype=np.int64)
+def in_tiles(column, quartet32):
+    return (quartet32 >> 4) * 1024 + in_tile(column, (quartet32 & 15) >> 1) + (quartet32 & 1) * 8
+
+
+@pytest.mark.parametrize("cell, h", CLUSTERS)
+def test_a_backward_step_inside_a_cluster_multiplies_by_u_transposed(cell, h):
+    shape = Shape(cell, h)
+    shared, units = shape.gates > 1, shape.hp // shape.quartets
+    u, d_uz = integers(shape.gates * h, h), integers(8, shape.gates * h)
+    slots, steps = by_slots(shape, d_uz), shape.hp // 8 if shared else shape.hp // 16
+    tiles = np.zeros(4 * shape.quartets // 64 * 512, dtype=np.int64)
+    for rank, tid in itertools.product(range(shape.cluster), range(256)):
+        quartet32, column = tid >> 3, tid & 7
+        at = (2 * rank * 1024 + in_tiles(column, quartet32)) // 2
+        tiles[at : at + 4] = slots[column, rank * 32 + quartet32]
+    d_h = np.full((8, shape.hp), 10**6)
+    for rank in range(shape.cluster):
+        found = np.full((2 if shared else 1, 8, 32 * units), 10**6)
         for half in range(2):
-            ks = [half * steps + s for s in range(steps)]
+            ks = [(half * steps if shared else 0) + s for s in range(steps)]
+            m0, rows = (0, 2) if shared else (64 * half, 4)
             d = sum(
-                product(u_transposed_fragment(u, h, rank * 32, k * 16, 2), tiles, (k >> 2) * 1024 + (k & 3) * 32, 8) for k in ks
-            )
-            for warp, lane in itertools.product(range(2), range(32)):
-                row, l = 16 * warp + lane // 4, lane % 4
-                halves[half, row, 2 * l : 2 * l + 2], halves[half, row + 8, 2 * l : 2 * l + 2] = (
-                    d[warp, lane, :2],
-                    d[warp, lane, 2:],
+                product(
+                    u_transposed_fragment(shape, u, rank * 32 * units + m0, k * 16, rows), tiles, (k >> 2) * 1024 + (k & 3) * 32, 8
                 )
-        d_h[:, rank * 32 : rank * 32 + 32] = halves.sum(0).T
-    assert np.array_equal(d_h[:, :h], d_uz.reshape(8, 4 * h) @ u)
+                for k in ks
+            )
+            for warp, lane in itertools.product(range(rows), range(32)):
+                m, l, to = m0 + 16 * warp + lane // 4, lane % 4, found[half if shared else 0]
+                to[2 * l, m], to[2 * l + 1, m], to[2 * l, m + 8], to[2 * l + 1, m + 8] = d[warp, lane]
+        d_h[:, rank * 32 * units : (rank + 1) * 32 * units] = found.sum(0)
+    assert np.array_equal(d_h[:, :h], d_uz @ u)
     assert not d_h[:, h:].any()

@@ -1,8 +1,8 @@
-"""How does a whole MI-LSTM sequence run as one kernel, on a Hopper GPU?
+"""How does a whole sequence of an MI layer run as one kernel, on a Hopper GPU?
 
 Engine of the GPU backend for bfloat16 and up to 1024 units; csrc/persistent.cu says how its kernels work. Here: which of them takes
-a problem, with how many thread blocks, and the products before and after the time loop. Arrays over steps have units padded to
-multiples of 64 and a unit's four gates side by side, (t, n, 4 hp); weights and gradients have the caller's order.
+a problem, with how many thread blocks, and the products before and after the time loop. Arrays over steps have units padded to hp,
+whole tiles of the kernels, and are made of quartets (``Shape``); weights and gradients have the caller's order.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from multint.cells import CELLS
 from multint.scan import nvrtc
 from multint.scan.contract import Problem
 from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
@@ -27,12 +28,55 @@ THREADS = 256
 
 CHUNK = 64  # units in one tile of h
 MOST_UNITS = 1024  # U's part of a thread block is in its registers
-CLUSTER_UNITS = 320  # up to here U fits one cluster
+CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here U fits one cluster, by the number of gates
 CLUSTER_ROWS = 8  # of the batch, to a cluster
-COLUMNS = (8, 16, 32, 64)  # rows of the batch to a group of blocks, as wgmma takes them
+COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, 64), 4: (8, 16, 32, 64)}  # rows of the batch to a group of blocks, by gates too
 MOST_SLICES = 4  # of the batch, one after the other: with more, products over all rows at once are faster
 GPC_BLOCKS = 16  # blocks of clusters that fit a cluster's part of the GPU, at one on each multiprocessor
 UNCLUSTERED = 12  # multiprocessors that clusters of four leave unused
+
+
+PHI = {"tanh": "Tanh", "relu": "Relu", "identity": "Identity"}  # as lanes.h has them
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the kernels are compiled for: the cell, and its units padded to whole tiles.
+
+    A quartet is four values side by side: the gates of a unit, three of a GRU's and an empty slot, or four units of an RNN.
+    """
+
+    cell: str
+    h: int
+
+    @property
+    def gates(self) -> int:
+        return len(CELLS[self.cell].gates)
+
+    @property
+    def hp(self) -> int:
+        """An RNN's blocks have whole tiles, and come in pairs."""
+        whole = 2 * CHUNK if self.gates == 1 else CHUNK
+        return -(-self.h // whole) * whole
+
+    @property
+    def quartets(self) -> int:
+        return self.hp // 4 if self.gates == 1 else self.hp
+
+    @property
+    def parts(self) -> int:
+        """Thread blocks that share U, when h goes through L2."""
+        return self.quartets // 16
+
+    @property
+    def cluster(self) -> int:
+        """Thread blocks that share U, when h stays in a cluster."""
+        return self.quartets // 32
+
+    @property
+    def quads(self) -> bool:
+        """Whether blocks share sums of the backward pass, for which clusters of four are best."""
+        return self.gates > 1
 
 
 # ------------------------------------------------------------------------------------------------------------------- fits
@@ -80,8 +124,8 @@ def _other_kind(device: int) -> str | None:
 def why_not(p: Problem) -> str | None:
     """Why it cannot run this problem. Looks at cell, shapes, dtypes and which inputs there are, never at values."""
     n, h = p.state.h.shape
-    if p.cell.name != "lstm":
-        return f"the persistent kernels are for the cell 'lstm', not {p.cell.name!r}"
+    if p.cell.shared < len(p.cell.gates):
+        return f"the persistent kernels have one product with U in a step, the cell {p.cell.name!r} needs two"
     if p.u.dtype != torch.bfloat16:
         return f"the persistent kernels store bfloat16, not {p.u.dtype}"
     if p.resets is not None:
@@ -90,23 +134,17 @@ def why_not(p: Problem) -> str | None:
         return f"the persistent kernels hold U in registers, which have room for {MOST_UNITS} units, not {h}"
     if p.u.device.type != "cuda":
         return f"its tensors are on {p.u.device}, not on a GPU"
-    return missing() or other_kind(p.u.device.index) or _crowded(n, h, multiprocessors(p.u.device.index))
+    return missing() or other_kind(p.u.device.index) or _crowded(n, Shape(p.cell.name, h), multiprocessors(p.u.device.index))
 
 
-def _crowded(n: int, h: int, sms: int) -> str | None:
+def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     """Why the GPU is too small for so many rows or units. One question about n alone: torch.compile guards its answer."""
-    needs = padded_width(h) // 16
-    most = sms // needs * COLUMNS[-1]  # rows to a slice
+    most = sms // shape.parts * COLUMNS[shape.gates][-1]  # rows to a slice
     if most == 0:
-        return f"the persistent kernels need {needs} multiprocessors for {h} units, this GPU has {sms}"
-    if h > CLUSTER_UNITS and n > MOST_SLICES * most:
-        return f"the persistent kernels would take {n} rows of {h} units in {-(-n // most)} slices, more than {MOST_SLICES}"
+        return f"the persistent kernels need {shape.parts} multiprocessors for {shape.h} units, this GPU has {sms}"
+    if shape.hp > CLUSTER_UNITS[shape.gates] and n > MOST_SLICES * most:
+        return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {MOST_SLICES}"
     return None
-
-
-def padded_width(h: int) -> int:
-    """Units the kernels are compiled for: whole tiles of h."""
-    return -(-h // CHUNK) * CHUNK
 
 
 def multiprocessors(device: int) -> int:
@@ -125,7 +163,7 @@ def _multiprocessors(device: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """The batch in slices of ``rows`` rows, one launch each; in a launch one group of hp / 16 blocks for every ``columns`` rows."""
+    """The batch in slices of ``rows`` rows, one launch each; in a launch one group of blocks for every ``columns`` rows."""
 
     columns: int
     rows: int
@@ -136,31 +174,30 @@ class Plan:
         return -(-self.rows // self.columns)
 
 
-def grid_plan(n: int, hp: int, sms: int) -> Plan | None:
+def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
     """All blocks of a launch wait for each other, so each must have its multiprocessor; None where not even one group fits.
 
-    Few columns to a group are fast, and clusters of four are for the backward pass, so what leaves room for them comes first.
+    Few columns to a group are fast, and so are clusters of four in the backward pass: what leaves room for them comes first.
     """
-    parts = hp // 16
-    for limit in (sms - UNCLUSTERED, sms):
-        for columns in COLUMNS:
+    for limit in (sms - UNCLUSTERED, sms) if shape.quads else (sms,):
+        for columns in COLUMNS[shape.gates]:
             plan = Plan(columns, n)
-            if plan.groups * parts <= limit:
+            if plan.groups * shape.parts <= limit:
                 return plan
-    most = sms // parts * COLUMNS[-1]
+    most = sms // shape.parts * COLUMNS[shape.gates][-1]
     if most == 0:
         return None
     slices = -(-n // most)
-    one = grid_plan(-(-n // slices), hp, sms)
+    one = grid_plan(-(-n // slices), shape, sms)
     return one and replace(one, slices=slices)
 
 
-def in_clusters(n: int, hp: int, sms: int) -> bool:
+def in_clusters(n: int, shape: Shape, sms: int) -> bool:
     """Whether the cluster kernels take it: small U, and few enough rows that at most two clusters come one after the other."""
-    if hp > CLUSTER_UNITS:
+    if shape.hp > CLUSTER_UNITS[shape.gates]:
         return False
-    at_once = max(1, sms // GPC_BLOCKS) * (GPC_BLOCKS // (hp // 32))
-    plan = grid_plan(n, hp, sms)
+    at_once = max(1, sms // GPC_BLOCKS) * (GPC_BLOCKS // shape.cluster)
+    plan = grid_plan(n, shape, sms)
     return -(-n // CLUSTER_ROWS) <= 2 * at_once or plan is None or plan.slices > MOST_SLICES
 
 
@@ -175,17 +212,16 @@ def _pointers(*names: str) -> list[tuple[str, type[ctypes.c_void_p]]]:
 
 class _Forward(ctypes.Structure):  # as in persistent.cu, like the next two
     _fields_ = [
-        *_pointers(
-            "flow", "tokens", "u", "vectors", "h", "c", "lengths", "outputs", "uz", "cs", "last_h", "last_c", "exchange", "flags"
-        ),
+        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "h", "c", "lengths", "outputs", "uz", "cs", "last_h", "last_c"),
+        *_pointers("exchange", "flags"),
         *_SIZES,
     ]
 
 
 class _Backward(ctypes.Structure):
     _fields_ = [
-        *_pointers("flow", "tokens", "u", "vectors", "lengths", "uz", "cs", "d_outputs", "d_last_h", "d_last_c", "d_uz", "d_gates"),
-        *_pointers("d_h", "d_c", "exchange", "flags", "partial", "quad_flags"),
+        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "lengths", "uz", "cs", "d_outputs", "d_last_h", "d_last_c"),
+        *_pointers("d_uz", "d_gates", "d_h", "d_c", "exchange", "flags", "partial", "owner_flags"),
         *_SIZES,
     ]
 
@@ -195,7 +231,7 @@ class _Finish(ctypes.Structure):
         *_pointers("flow", "tokens", "vectors", "uz", "d_gates", "sums"),
         ("rows", ctypes.c_longlong),
         ("width", ctypes.c_int),
-        ("padded", ctypes.c_int),
+        ("columns", ctypes.c_int),
     ]
 
 
@@ -204,87 +240,94 @@ class _Turn(ctypes.Structure):
 
 
 @functools.cache
-def source(kind: str, **defines: int) -> nvrtc.Source:
+def source(kind: str, cell: str, phi: str = "tanh", **defines: int) -> nvrtc.Source:
     """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD", "FINISH" or "TURN"."""
     headers = tuple((name, (CSRC / file).read_text()) for name, file in HEADERS.items())
-    options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in defines.items()))
+    named = {"CELL": cell, "PHI": PHI[phi], **defines}
+    options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in named.items()))
     return nvrtc.Source("persistent.cu", (CSRC / "persistent.cu").read_text(), headers, options)
 
 
-def shared_bytes(kind: str, hp: int, columns: int = CLUSTER_ROWS) -> int:
+def shared_bytes(kind: str, shape: Shape, columns: int = CLUSTER_ROWS) -> int:
     """Dynamic shared memory, as each kernel divides it, and what it may lose by aligning it."""
-    chunks, tile = hp // CHUNK, columns * 128
-    eights = columns // 8
+    chunks, tile = shape.hp // CHUNK, columns * 128
+    units = shape.hp // shape.quartets
+    sums = 2 * 8 * columns * 16 if shape.quads else 2 * columns * 68
+    product = 2 * CLUSTER_ROWS * 36 if shape.quads else CLUSTER_ROWS * 132
     return (
         1024
         + {
-            "GRID_FORWARD": chunks * tile + 2 * max(1, eights // 2) * 128 * 16 + columns * 32 + 8 * chunks,
-            "GRID_BACKWARD": chunks * tile + 2 * 8 * columns * 16 * 4 + 64 * 16 + 8 * chunks,
-            "CLUSTER_FORWARD": 2 * chunks * tile + 2 * CLUSTER_ROWS * 32 * 2 + 16,
-            "CLUSTER_BACKWARD": 2 * 4 * chunks * tile + 2 * tile + 2 * 32 * 9 * 4 + 16,
+            "GRID_FORWARD": chunks * tile + 2 * max(1, columns // 16) * 128 * 16 + columns * 32 * units + 8 * chunks,
+            "GRID_BACKWARD": chunks * tile + sums * 4 + 64 * 16 + 8 * chunks,
+            "CLUSTER_FORWARD": 2 * chunks * tile + 2 * CLUSTER_ROWS * 32 * units * 2 + 16,
+            "CLUSTER_BACKWARD": 2 * shape.quartets // 16 * tile + 2 * tile + product * 4 + 16,
         }[kind]
     )
 
 
 @functools.cache
-def _cluster_kernel(kind: str, device: int, hp: int) -> nvrtc.Kernel:
-    shared = shared_bytes(kind, hp)
-    return nvrtc.load(source(kind, HP=hp), kind.lower(), device, threads=THREADS, shared=shared, cluster=hp // 32)
+def _cluster_kernel(kind: str, device: int, shape: Shape, phi: str) -> nvrtc.Kernel:
+    program = source(kind, shape.cell, phi, HP=shape.hp)
+    shared = shared_bytes(kind, shape)
+    return nvrtc.load(program, kind.lower(), device, threads=THREADS, shared=shared, cluster=shape.cluster)
 
 
 @functools.cache
-def _grid_kernel(kind: str, device: int, hp: int, columns: int, blocks: int) -> tuple[nvrtc.Kernel, bool]:
+def _grid_kernel(kind: str, device: int, shape: Shape, phi: str, columns: int, blocks: int) -> tuple[nvrtc.Kernel, bool]:
     """The kernel, and whether it needs memory for partial sums: where the backward pass cannot have clusters of four."""
-    shared = shared_bytes(kind, hp, columns)
-    size = {"HP": hp, "COLUMNS": columns}
+    shared = shared_bytes(kind, shape, columns)
+    program = functools.partial(source, kind, shape.cell, phi, HP=shape.hp, COLUMNS=columns)
     load = functools.partial(nvrtc.load, function=kind.lower(), device=device, threads=THREADS, shared=shared, cooperative=True)
     if kind == "GRID_FORWARD":
-        return load(source(kind, **size), cluster=2), False
-    if blocks <= multiprocessors(device) - UNCLUSTERED:
-        kernel = load(source(kind, **size, QUADS=1), cluster=4)
+        return load(program(), cluster=2), False
+    if shape.quads and blocks <= multiprocessors(device) - UNCLUSTERED:
+        kernel = load(program(QUADS=1), cluster=4)
         if 4 * kernel.clusters_at_once((blocks, 1)) >= blocks:
             return kernel, False
-    return load(source(kind, **size, QUADS=0)), True
+    return load(program(QUADS=0)), shape.quads
 
 
 @functools.cache
-def _finish_kernel(device: int) -> nvrtc.Kernel:
-    return nvrtc.load(source("FINISH"), "finish", device, threads=THREADS)
+def _finish_kernel(device: int, cell: str) -> nvrtc.Kernel:
+    return nvrtc.load(source("FINISH", cell), "finish", device, threads=THREADS)
 
 
 @functools.cache
-def _turn_kernel(device: int) -> nvrtc.Kernel:
-    return nvrtc.load(source("TURN"), "turn", device, threads=THREADS)
+def _turn_kernel(device: int, cell: str) -> nvrtc.Kernel:
+    return nvrtc.load(source("TURN", cell), "turn", device, threads=THREADS)
 
 
-def _turned(u: Float[Tensor, "gh h"]) -> Float[Tensor, "h h 4"]:
-    """U^T, a unit's gates side by side: as the backward pass reads it."""
-    h = u.shape[1]
-    turned, squares = u.new_empty((h, h, 4)), -(-h // 32)
+def _turned(u: Float[Tensor, "gh h"], shape: Shape) -> Float[Tensor, "h k"]:
+    """U^T as the backward pass reads it, in the order of quartets: (h, h, 4), of an RNN (h, hp)."""
+    h = shape.h
+    if shape.gates == 1:
+        return padded(u, shape.hp, 0).t().contiguous()
+    turned, squares = u.new_empty((h, 4 * h)), -(-h // 32)
     stream = torch.cuda.current_stream(u.device).cuda_stream
-    _turn_kernel(u.device.index).launch((squares, squares), _Turn(u.data_ptr(), turned.data_ptr(), h), stream)
+    _turn_kernel(u.device.index, shape.cell).launch((squares, squares), _Turn(u.data_ptr(), turned.data_ptr(), h), stream)
     return turned
 
 
-def _launch(kind: str, given: _Forward | _Backward, n: int, hp: int, like: Tensor) -> None:
+def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> None:
     """Run one pass over all rows of the batch, with the memory its blocks talk through."""
     if n == 0:
         return  # an empty batch
     device, sms = like.device.index, multiprocessors(like.device.index)
     stream = torch.cuda.current_stream(like.device).cuda_stream
     given.batch = n
-    if in_clusters(n, hp, sms):
+    padded_shape = replace(shape, h=shape.hp)  # one kernel for all that are padded to it
+    if in_clusters(n, shape, sms):
         given.first, given.end = 0, n
-        blocks = -(-n // CLUSTER_ROWS) * (hp // 32)
-        _cluster_kernel(f"CLUSTER_{kind}", device, hp).launch((blocks, 1), given, stream)
+        blocks = -(-n // CLUSTER_ROWS) * shape.cluster
+        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((blocks, 1), given, stream)
         return
-    plan = grid_plan(n, hp, sms)
+    plan = grid_plan(n, shape, sms)
     assert plan is not None, "why_not refuses it"
-    blocks = plan.groups * (hp // 16)
-    kernel, sums = _grid_kernel(f"GRID_{kind}", device, hp, plan.columns, blocks)
+    blocks = plan.groups * shape.parts
+    kernel, sums = _grid_kernel(f"GRID_{kind}", device, padded_shape, phi, plan.columns, blocks)
     # A launch after another may use its exchange again, but counts its flags from zero. Nothing here outlives the call: calls on
     # several streams, or replays of a captured one, never meet.
-    chunks = plan.groups * (hp // CHUNK) if kind == "FORWARD" else blocks
+    chunks = plan.groups * (shape.hp // CHUNK) if kind == "FORWARD" else blocks
     flags = like.new_zeros((plan.slices, 2 if sums else 1, chunks, 32), dtype=torch.int32)
     exchange = like.new_empty((2, chunks, plan.columns, CHUNK), dtype=torch.bfloat16)
     given.exchange = exchange.data_ptr()
@@ -296,8 +339,8 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, hp: int, like: Tenso
         given.first, given.end = slice_ * plan.rows, min(n, (slice_ + 1) * plan.rows)
         given.flags = flags[slice_, 0].data_ptr()
         if isinstance(given, _Backward):
-            given.quad_flags = flags[slice_, -1].data_ptr()
-        kernel.launch((-(-(given.end - given.first) // plan.columns) * (hp // 16), 1), given, stream)
+            given.owner_flags = flags[slice_, -1].data_ptr()
+        kernel.launch((-(-(given.end - given.first) // plan.columns) * shape.parts, 1), given, stream)
 
 
 def _at(x: Tensor | None) -> int | None:
@@ -307,21 +350,25 @@ def _at(x: Tensor | None) -> int | None:
 # ------------------------------------------------------------------------------------------------------------------ order
 
 
-def gates_last(x: Tensor, hp: int, dim: int) -> Tensor:
-    """(gate, unit) along an axis becomes (unit, gate), with zeros for units up to ``hp``."""
-    words, h = _words(x, dim), x.shape[dim] // 4
-    turned: Tensor = words.unflatten(dim, (4, h)).transpose(dim, dim + 1)
-    if h != hp:
-        out = words.new_zeros((*words.shape[:dim], hp, 4, *words.shape[dim + 1 :]))
-        out.narrow(dim, 0, h).copy_(turned)
+def quartets(x: Tensor, shape: Shape, dim: int) -> Tensor:
+    """(gate, unit) along an axis in the order of quartets, with zeros for empty slots and for units up to hp."""
+    if shape.gates == 1:
+        return padded(x, shape.hp, dim)
+    words = _words(x, dim)
+    turned: Tensor = words.unflatten(dim, (shape.gates, shape.h)).transpose(dim, dim + 1)
+    if (shape.h, shape.gates) != (shape.hp, 4):
+        out = words.new_zeros((*words.shape[:dim], shape.hp, 4, *words.shape[dim + 1 :]))
+        out.narrow(dim, 0, shape.h).narrow(dim + 1, 0, shape.gates).copy_(turned)
         turned = out
     return turned.flatten(dim, dim + 1).view(x.dtype)
 
 
-def gates_first(x: Tensor, h: int, dim: int) -> Tensor:
-    """The inverse of ``gates_last``, without its zeros."""
-    split: Tensor = _words(x, dim).unflatten(dim, (-1, 4))
-    return split.narrow(dim, 0, h).transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype)
+def gates_first(x: Tensor, shape: Shape, dim: int) -> Tensor:
+    """The inverse of ``quartets``, without its zeros."""
+    if shape.gates == 1:
+        return x.narrow(dim, 0, shape.h).contiguous()
+    split: Tensor = _words(x, dim).unflatten(dim, (-1, 4)).narrow(dim, 0, shape.h).narrow(dim + 1, 0, shape.gates)
+    return split.transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype)
 
 
 def _words(x: Tensor, dim: int) -> Tensor:
@@ -336,16 +383,16 @@ def _eights(x: Tensor) -> Tensor:
     return padded(x, -(-x.shape[-1] // 8) * 8)
 
 
-def _weight(p: Inputs, hp: int) -> Float[Tensor, "ghp i8"]:
-    return gates_last(_eights(p.wx), hp, 0)
+def _weight(p: Inputs, shape: Shape) -> Float[Tensor, "ghp i8"]:
+    return quartets(_eights(p.wx), shape, 0)
 
 
-def _flow(p: Inputs, hp: int) -> tuple[Tensor, Tensor | None]:
-    """What the kernels read W x from: W x itself, (t, n, 4 hp), or with tokens the table, (symbols, 4 hp); and W in their order."""
+def _flow(p: Inputs, shape: Shape) -> tuple[Tensor, Tensor | None]:
+    """What the kernels read W x from, in quartets: W x itself, (t, n, ...), or with tokens the table, (symbols, ...); and so W."""
     if p.x is None:
-        return gates_last(p.wx, hp, p.wx.dim() - 1), None
-    (t, n, _), weight = p.x.shape, _weight(p, hp)
-    return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, 4 * hp), weight
+        return quartets(p.wx, shape, p.wx.dim() - 1).contiguous(), None
+    (t, n, _), weight = p.x.shape, _weight(p, shape)
+    return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, -1), weight
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:
@@ -356,79 +403,93 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """U h of every step, c before every step; W x, unless the table is at hand; and with x, W in the kernels' order."""
-    t, (n, h) = p.steps, p.h.shape
-    hp = padded_width(h)
-    found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, 4 * hp), torch.bfloat16), ((t, n, hp), torch.float32)]
-    if p.tokens is None:
-        found.append(((t, n, 4 * hp), torch.bfloat16))
-    if p.x is not None:
-        found.append(((4 * hp, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
+    """What forward made and backward needs: U h of every step; but of an RNN, the state before it; and ``_made``."""
+    shape = Shape(p.cell, p.h.shape[1])
+    t, n, columns = p.steps, p.h.shape[0], 4 * shape.quartets
+    found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, columns), torch.bfloat16)]
+    if shape.gates > 1:
+        found.append(((t, n, shape.hp), torch.float32))
+    flow, weight = _made(p, shape)
+    if flow:
+        found.append(((t, n, columns), torch.bfloat16))
+    if weight and p.x is not None:
+        found.append(((columns, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
     return found
+
+
+def _made(p: Inputs, shape: Shape) -> tuple[bool, bool]:
+    """Whether W x and W in the order of quartets are kept: not where they are at hand, or are what the caller gave."""
+    if shape.gates == 1:
+        return p.x is not None, False
+    return p.tokens is None, p.x is not None
 
 
 def forward(p: Inputs, keep: bool) -> Outputs:
     t, (n, h) = p.steps, p.h.shape
-    hp = padded_width(h)
-    assert p.c is not None, "an LSTM has a c"
-    (flow, weight), tokens, lengths = _flow(p, hp), _contiguous(p.tokens), _contiguous(p.lengths)
-    u, vectors, h0, c0 = p.u.contiguous(), p.vectors.contiguous(), p.h.contiguous(), p.c.contiguous()
-    outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), torch.empty_like(c0)
-    uz = u.new_empty((t, n, 4 * hp)) if keep else None
-    cs = h0.new_empty((t, n, hp)) if keep else None
+    shape = Shape(p.cell, h)
+    (flow, weight), tokens, lengths = _flow(p, shape), _contiguous(p.tokens), _contiguous(p.lengths)
+    u, vectors, bias_hn = p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.bias_hn)
+    h0, c0 = p.h.contiguous(), _contiguous(p.c)
+    outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), None if c0 is None else torch.empty_like(c0)
+    uz = u.new_empty((t, n, 4 * shape.quartets)) if keep else None
+    cs = h0.new_empty((t, n, shape.hp)) if keep and shape.gates > 1 else None
     given = _Forward(
-        *map(_at, (flow, tokens, u, vectors, h0, c0, lengths, outputs, uz, cs, last_h, last_c)), None, None, t, n, h
+        *map(_at, (flow, tokens, u, vectors, bias_hn, h0, c0, lengths, outputs, uz, cs, last_h, last_c)), None, None, t, n, h
     )  # fmt: skip
-    _launch("FORWARD", given, n, hp, u)
-    if uz is None or cs is None:
+    _launch("FORWARD", given, n, shape, p.phi, u)
+    if uz is None:
         return Outputs(outputs, last_h, last_c, ())
-    rest = (flow if tokens is None else None, weight)
-    return Outputs(outputs, last_h, last_c, (uz, cs, *(made for made in rest if made is not None)))
+    made = (tensor for tensor, needed in zip((flow, weight), _made(p, shape), strict=True) if needed and tensor is not None)
+    return Outputs(outputs, last_h, last_c, (uz, *(() if cs is None else (cs,)), *made))
 
 
 def backward(
     p: Inputs, kept: Sequence[Tensor], outputs: Tensor, grads: Sequence[Tensor | None], wanted: frozenset[str]
 ) -> Gradients:
     t, (n, h) = p.steps, p.h.shape
-    hp = padded_width(h)
-    uz, cs, *rest = kept
+    shape = Shape(p.cell, h)
+    uz, *rest = kept
+    cs = rest.pop(0) if shape.gates > 1 else None
+    flow_kept, weight_kept = _made(p, shape)
+    flow = rest.pop(0) if flow_kept else _flow(p, shape)[0]
+    weight = None if p.x is None else rest.pop(0) if weight_kept else _weight(p, shape)
     tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
-    weight = None if p.x is None else rest[-1]
-    flow = rest[0] if tokens is None else _flow(p, hp)[0]
+    bias_hn = _contiguous(p.bias_hn)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
     d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
     d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
     d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
-    turned = _turned(u)
-    given = _Backward(
-        *map(_at, (flow, tokens, turned, vectors, lengths, uz, cs, d_outputs, d_last_h, d_last_c, d_uz, d_gates, d_h, d_c)),
-        *(None,) * 4, t, n, h,
-    )  # fmt: skip
-    _launch("BACKWARD", given, n, hp, u)
-    d_x, d_wx, d_vectors = _input_gradients(p, flow, weight, tokens, vectors, uz, d_gates, wanted)
+    turned = _turned(u, shape)
+    read = (flow, tokens, turned, vectors, bias_hn, lengths, uz, cs, d_outputs, d_last_h, d_last_c)
+    given = _Backward(*map(_at, (*read, d_uz, d_gates, d_h, d_c)), *(None,) * 4, t, n, h)
+    _launch("BACKWARD", given, n, shape, p.phi, u)
+    d_x, d_wx, d_vectors = _input_gradients(p, shape, flow, weight, tokens, vectors, uz, d_gates, wanted)
     if "h" in wanted:
-        d_h += torch.mm(gates_first(d_uz[0], h, 1), u, out_dtype=torch.float32)
+        d_h += torch.mm(gates_first(d_uz[0], shape, 1), u, out_dtype=torch.float32)
     return Gradients(
         x=d_x,
         wx=d_wx,
-        u=_recurrent_gradient(p, outputs, d_uz) if "u" in wanted else None,
+        u=_recurrent_gradient(p, shape, outputs, d_uz) if "u" in wanted else None,
         vectors=d_vectors,
+        bias_hn=d_c.sum(0) if "bias_hn" in wanted else None,  # of a GRU that is what it has
         h=d_h if "h" in wanted else None,
         c=d_c if "c" in wanted else None,
     )
 
 
-def _recurrent_gradient(p: Inputs, outputs: Float[Tensor, "t n h"], d_uz: Float[Tensor, "t n ghp"]) -> Float[Tensor, "gh h"]:
+def _recurrent_gradient(
+    p: Inputs, shape: Shape, outputs: Float[Tensor, "t n h"], d_uz: Float[Tensor, "t n ghp"]
+) -> Float[Tensor, "gh h"]:
     """dU: at each step d_uz times the h before it."""
-    h = p.h.shape[1]
     total = torch.mm(d_uz[1:].flatten(0, 1).t(), _eights(outputs[:-1]).flatten(0, 1))  # zeros, if there is one step
     if not p.fresh:
         total.addmm_(d_uz[0].t(), _eights(p.h.to(d_uz.dtype)))
-    return gates_first(total[:, :h], h, 0)
+    return gates_first(total[:, : shape.h], shape, 0)
 
 
 def _input_gradients(
     p: Inputs,
+    shape: Shape,
     flow: Tensor,
     weight: Tensor | None,
     tokens: Tensor | None,
@@ -440,25 +501,25 @@ def _input_gradients(
     """Gradients of x, wx and the vectors. Turns ``d_gates`` into the gradient of W x."""
     if not wanted & {"x", "wx", "vectors"}:
         return None, None, None
-    t, (n, h), hp = p.steps, p.h.shape, uz.shape[2] // 4
-    sums = _finish(flow, tokens, vectors, uz, d_gates, h)
+    t, n = p.steps, p.h.shape[0]
+    sums = _finish(flow, tokens, vectors, uz, d_gates, shape)
     d_flow = d_gates
-    d_vectors = gates_first(sums.sum(0), h, 1) if "vectors" in wanted else None
+    d_vectors = gates_first(sums.sum(0), shape, 1) if "vectors" in wanted else None
     d_x = d_wx = None
     if p.x is not None and weight is not None and "x" in wanted:
-        d_x = torch.mm(d_flow.view(t * n, 4 * hp), weight).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
+        d_x = torch.mm(d_flow.flatten(0, 1), weight).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
     if "wx" in wanted:
         if tokens is not None:
-            d_wx = gates_first(table_gradient(tokens, d_flow, p.wx.shape[0]), h, 1)
+            d_wx = gates_first(table_gradient(tokens, d_flow, p.wx.shape[0]), shape, 1)
         elif p.x is None:
-            d_wx = gates_first(d_flow, h, 2)
+            d_wx = gates_first(d_flow, shape, 2)
         else:
-            d_wx = gates_first(torch.mm(d_flow.view(t * n, 4 * hp).t(), _eights(p.x).flatten(0, 1))[:, : p.x.shape[2]], h, 0)
+            d_wx = gates_first(torch.mm(d_flow.flatten(0, 1).t(), _eights(p.x).flatten(0, 1))[:, : p.x.shape[2]], shape, 0)
     return d_x, d_wx, d_vectors
 
 
 def _finish(
-    flow: Tensor, tokens: Tensor | None, vectors: Tensor, uz: Tensor, d_gates: Tensor, h: int
+    flow: Tensor, tokens: Tensor | None, vectors: Tensor, uz: Tensor, d_gates: Tensor, shape: Shape
 ) -> Float[Tensor, "blocks 4 ghp"]:
     """Turn ``d_gates`` into the gradient of W x, in place; returns those of the vectors, in as many parts as there were blocks."""
     t, n, columns = uz.shape
@@ -466,9 +527,9 @@ def _finish(
     # three blocks to a multiprocessor, unless rows are fewer than their warps
     down = max(1, min(-(-3 * multiprocessors(uz.device.index) // across), t * n // 16))
     sums = torch.empty((down, 4, columns), dtype=torch.float32, device=uz.device)
-    given = _Finish(*map(_at, (flow, tokens, vectors, uz, d_gates, sums)), t * n, h, columns // 4)
+    given = _Finish(*map(_at, (flow, tokens, vectors, uz, d_gates, sums)), t * n, shape.h, columns)
     if t * n == 0:
         return sums.zero_()
     stream = torch.cuda.current_stream(uz.device).cuda_stream
-    _finish_kernel(uz.device.index).launch((across, down), given, stream)
+    _finish_kernel(uz.device.index, shape.cell).launch((across, down), given, stream)
     return sums

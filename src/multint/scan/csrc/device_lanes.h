@@ -16,3 +16,11 @@ struct Tanh {
   template <class V> INLINE V phi(const V& x) { return tanh(x); }
   template <class V> INLINE V slope(const V& y) { return 1 - y * y; }
 };
+struct Relu {
+  template <class V> INLINE V phi(const V& x) { return x > 0 ? x : V{}; }
+  template <class V> INLINE V slope(const V& y) { return y > 0 ? V{1} : V{}; }
+};
+struct Identity {
+  template <class V> INLINE V phi(const V& x) { return x; }
+  template <class V> INLINE V slope(const V&) { return V{1}; }
+};

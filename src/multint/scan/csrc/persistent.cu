@@ -1,16 +1,18 @@
-// How does a whole MI-LSTM sequence run as one kernel on a Hopper GPU (sm_90a)?
+// How does a whole sequence of an MI layer run as one kernel on a Hopper GPU (sm_90a)?
 //
-// U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
+// The cell is an LSTM, a GRU whose reset comes after U, or an RNN: those with one product with U a step. U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
 // travels between thread blocks at a step. Two ways of travelling:
-//   GRID_*     through L2. A group of HP/16 blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
+//   GRID_*     through L2. A group of PARTS blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
 //   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows.
 // FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop; TURN transposes U before it.
 //
-// NVRTC compiles one kernel at a time: one of those names is defined, HP (units, padded to whole chunks of 64 with zeros, which
-// stay zero: U and the vectors are zero there) and, for GRID_*, COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
+// NVRTC compiles one kernel at a time: one of those names is defined, CELL and PHI (names of cells.h and lanes.h), HP (units,
+// padded with zeros to whole chunks of 64, of an RNN two chunks; they stay zero: U and the vectors are zero there) and, for GRID_*,
+// COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
 //
-// Storage is bfloat16 and arithmetic float32. Arrays over steps have the four gates of a unit side by side, (t, n, HP, 4), so that
-// one thread reads and writes all it needs of a unit as 8 bytes; U and the vectors are read as the caller has them, (gate, unit), but for U^T.
+// Storage is bfloat16 and arithmetic float32. Arrays over steps are made of quartets, four values side by side that one thread reads
+// and writes as 8 bytes: the four gates of a unit, the three of a GRU's unit and an empty slot, or four neighbouring units of an RNN.
+// So (t, n, HP, 4), or of an RNN (t, n, HP). U and the vectors are read as the caller has them, (gate, unit), but for U^T.
 
 namespace mi {
 #include "cells.h"  // with device_lanes.h as its lanes.h
@@ -24,6 +26,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
+using Cell = mi::CELL;
+using Phi = mi::PHI;
+constexpr int GATES = Cell::gates;
+constexpr int UNITS = GATES == 1 ? 4 : 1;  // of a quartet
+constexpr bool KEEPS = GATES > 1;          // the backward pass needs the state before each step: an LSTM's c, a GRU's h
+
 #define DEVICE static __device__ __forceinline__
 
 constexpr int THREADS = 256;  // two warpgroups: with a ninth warp a thread would have 168 registers, too few for U
@@ -33,16 +41,17 @@ constexpr int CHUNK = 64;     // bfloat16 values in the 128 bytes that wgmma's s
 
 // gpu_persistent.py fills these field by field in the same order
 struct Forward {
-  const u16* flow;       // W x: (steps * batch, HP, 4), or the table (symbols, HP, 4) with tokens
+  const u16* flow;       // W x: (steps * batch, QUARTETS, 4), or the table (symbols, QUARTETS, 4) with tokens
   const i64* tokens;     // (steps, batch) or null
-  const u16* u;          // (4 * width, width)
-  const float* vectors;  // alpha, beta1, beta2, b: (4, 4 * width)
-  const float* h;        // (batch, width), as c
+  const u16* u;          // (GATES * width, width)
+  const float* vectors;  // alpha, beta1, beta2, b: (4, GATES * width)
+  const float* bias_hn;  // a GRU's bias inside the reset: (width) or null
+  const float* h;        // (batch, width), as c, which only an LSTM has
   const float* c;
   const i64* lengths;  // (batch) or null
   u16* outputs;        // (steps, batch, width)
-  u16* uz;             // (steps, batch, HP, 4), or null where there will be no backward pass
-  float* cs;           // c before each step: (steps, batch, HP), or null
+  u16* uz;             // (steps, batch, QUARTETS, 4), or null where there will be no backward pass
+  float* cs;           // an LSTM's c or a GRU's h before each step: (steps, batch, HP), or null
   float* last_h;       // (batch, width), as last_c
   float* last_c;
   u16* exchange;  // GRID: two buffers of (groups, HP / 64, COLUMNS, 64)
@@ -53,22 +62,23 @@ struct Forward {
 struct Backward {
   const u16* flow;
   const i64* tokens;
-  const u16* u;          // its transpose, (width, width, 4): the gates side by side
+  const u16* u;          // its transpose, (width, width, 4): the gates side by side; of an RNN (width, HP)
   const float* vectors;
+  const float* bias_hn;
   const i64* lengths;
   const u16* uz;
   const float* cs;
   const u16* d_outputs;   // (steps, batch, width)
   const float* d_last_h;  // (batch, width) or null, as d_last_c
   const float* d_last_c;
-  u16* d_uz;          // (steps, batch, HP, 4), as d_gates, the gradients of what the gates' nonlinearities take
-  u16* d_gates;
+  u16* d_uz;          // (steps, batch, QUARTETS, 4), as d_gates
+  u16* d_gates;       // the gradients of what the gates' nonlinearities take; in a GRU's empty slot, that of gate n's scale
   float* d_h;         // (batch, width): the part of h's gradient that did not come through U
-  float* d_c;         // (batch, width)
-  u16* exchange;      // GRID: two buffers of (groups, HP / 16, COLUMNS, 64)
-  u32* flags;         // GRID: (groups, HP / 16, 32), zero at the start
-  float* partial;     // GRID without QUADS: two buffers of (groups, HP / 16, 8, COLUMNS * 16)
-  u32* quad_flags;    // GRID without QUADS: (groups, HP / 16, 32), zero at the start
+  float* d_c;         // (batch, width); of a GRU the gradient of bias_hn, row by row
+  u16* exchange;      // GRID: two buffers of (groups, PARTS, COLUMNS, 64)
+  u32* flags;         // GRID: (groups, PARTS, 32), zero at the start
+  float* partial;     // GRID without QUADS, but not an RNN: two buffers of (groups, PARTS, 8, COLUMNS * 16)
+  u32* owner_flags;   // as partial: (groups, PARTS, 32), zero at the start
   int steps, batch, width;
   int first, end;
 };
@@ -77,14 +87,14 @@ struct Finish {
   const i64* tokens;
   const float* vectors;
   const u16* uz;
-  u16* d_gates;   // (rows, padded, 4); becomes the gradient of W x
-  float* sums;    // (gridDim.y, 4, 4 * padded): of this block's rows, the gradients of alpha, beta1, beta2, b
+  u16* d_gates;   // (rows, columns), becomes the gradient of W x
+  float* sums;    // (gridDim.y, 4, columns): of this block's rows, the gradients of alpha, beta1, beta2, b
   i64 rows;
-  int width, padded;
+  int width, columns;
 };
 
 struct Turn {
-  const u16* u;   // (4, width, width)
+  const u16* u;   // (GATES, width, width)
   u16* turned;    // (width, width, 4)
   int width;
 };
@@ -100,6 +110,8 @@ DEVICE u32 packed(float low, float high) {
 }
 DEVICE u16 rounded(float x) { return u16(packed(x, 0.f)); }
 DEVICE uint2 packed(const float (&x)[4]) { return make_uint2(packed(x[0], x[1]), packed(x[2], x[3])); }
+DEVICE void put(u16* p, const float (&x)[1]) { *p = rounded(x[0]); }
+DEVICE void put(u16* p, const float (&x)[4]) { *reinterpret_cast<uint2*>(p) = packed(x); }
 DEVICE void unpack(uint2 four, float (&x)[4]) {
   x[0] = low(four.x), x[1] = high(four.x), x[2] = low(four.y), x[3] = high(four.y);
 }
@@ -119,6 +131,16 @@ DEVICE float early2(const u16* p) {
   u16 v;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
   return __uint_as_float(u32(v) << 16);
+}
+// as many as are left of a row, or zeros
+DEVICE void early_units(const u16* p, int left, bool, float (&x)[1]) { x[0] = left > 0 ? early2(p) : 0.f; }
+DEVICE void early_units(const u16* p, int left, bool aligned, float (&x)[4]) {
+  if (aligned) {
+    unpack(left > 0 ? early8(p) : make_uint2(0, 0), x);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = left > i ? early2(p + i) : 0.f;
+  }
 }
 DEVICE int early_index(const i64* p) {
   i64 v;
@@ -234,28 +256,32 @@ template <bool PAIRS> DEVICE u32 neighbours(const u16* row, int k, int width, bo
   if (PAIRS) return two_values(row + k, there && k < width);
   return one_value(row + k, there && k < width) | one_value(row + k + 1, there && k + 1 < width) << 16;
 }
-// The left operand of U h, rows (gate, unit) of U: of STEPS times 16 values of k from k0 on. The thread has gates 0 and 1 of a
-// unit, or 2 and 3: its rows q and q + 8 of the 16 its warp has.
-template <bool PAIRS, int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int unit, int gate, int k0) {
-  const bool there = unit < width;
-  const u16* row = u + (i64(gate) * width + unit) * width;
-  const u16* next = row + i64(width) * width;
+// Which row of U, or value of a vector, belongs to a slot of a quartet; -1 if none does.
+DEVICE int row_of_slot(int quartet, int slot, int width) {
+  const int unit = UNITS == 1 ? quartet : UNITS * quartet + slot;
+  return unit < width && (UNITS > 1 || GATES == 4 || slot < GATES) ? (UNITS > 1 ? unit : slot * width + unit) : -1;
+}
+// The left operand of U h, rows of U: of STEPS times 16 values of k from k0 on. The thread has slots 0 and 1 of a quartet, or 2 and
+// 3: its rows q and q + 8 of the 16 its warp has.
+template <bool PAIRS, int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int quartet, int slot, int k0) {
+  const int first = row_of_slot(quartet, slot, width), second = row_of_slot(quartet, slot + 1, width);
+  const u16 *row = u + i64(first) * width, *next = u + i64(second) * width;
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
     const int k = k0 + 16 * s;
-    a[s][0] = neighbours<PAIRS>(row, k, width, there), a[s][1] = neighbours<PAIRS>(next, k, width, there);
-    a[s][2] = neighbours<PAIRS>(row, k + 8, width, there), a[s][3] = neighbours<PAIRS>(next, k + 8, width, there);
+    a[s][0] = neighbours<PAIRS>(row, k, width, first >= 0), a[s][1] = neighbours<PAIRS>(next, k, width, second >= 0);
+    a[s][2] = neighbours<PAIRS>(row, k + 8, width, first >= 0), a[s][3] = neighbours<PAIRS>(next, k + 8, width, second >= 0);
   }
 }
-template <int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int unit, int gate, int k0) {
+template <int STEPS> DEVICE void load_u(u32 (&a)[STEPS][4], const u16* u, int width, int quartet, int slot, int k0) {
   if ((width & 1) == 0 && (u64(u) & 3) == 0)
-    load_u<true>(a, u, width, unit, gate, k0);
+    load_u<true>(a, u, width, quartet, slot, k0);
   else
-    load_u<false>(a, u, width, unit, gate, k0);
+    load_u<false>(a, u, width, quartet, slot, k0);
 }
-// The left operand of U^T d_uz, rows m and m + 8 of U^T; k = 4 unit + gate, as d_uz has it.
-template <int STEPS> DEVICE void load_u_transposed(u32 (&a)[STEPS][4], const u16* u, int width, int m, int k0, bool there) {
-  const int terms = 4 * width;
+// The left operand of U^T d_uz, rows m and m + 8 of U^T, which have `terms` values of k = 4 quartet + slot, as d_uz has them.
+template <int STEPS>
+DEVICE void load_u_transposed(u32 (&a)[STEPS][4], const u16* u, int width, int terms, int m, int k0, bool there) {
   const u16 *row = u + i64(m) * terms, *next = row + 8 * i64(terms);
   const bool first = there && m < width, second = there && m + 8 < width;
 #pragma unroll
@@ -266,12 +292,14 @@ template <int STEPS> DEVICE void load_u_transposed(u32 (&a)[STEPS][4], const u16
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------------- one unit
+// -------------------------------------------------------------------------------------------------------------- one quartet
 
-DEVICE Block<float> vectors_of(const float* vectors, int width, int unit, int gate) {
-  if (unit >= width) return {0.f, 0.f, 0.f, 0.f};
-  const float* p = vectors + gate * width + unit;
-  return {p[0], p[4 * width], p[8 * width], p[12 * width]};
+// b of a GRU's empty slot is the bias inside the reset
+DEVICE Block<float> vectors_of(const float* vectors, const float* bias_hn, int width, int quartet, int slot) {
+  const int row = row_of_slot(quartet, slot, width), apart = GATES * width;
+  if (row < 0) return {0.f, 0.f, 0.f, GATES == 3 && quartet < width && bias_hn ? bias_hn[quartet] : 0.f};
+  const float* p = vectors + row;
+  return {p[0], p[apart], p[2 * apart], p[3 * apart]};
 }
 // which row of flow belongs to this step and row of the batch
 DEVICE int line_of(const i64* tokens, int t, int batch, int row, bool present) {
@@ -281,14 +309,25 @@ DEVICE int line_of(const i64* tokens, int t, int batch, int row, bool present) {
 DEVICE int length_of(const i64* lengths, int row, int steps, bool present) {
   return lengths && present ? early_index(lengths + row) : steps;
 }
-// The accumulators of 4 gates for 2 columns lie in two threads, 16 lanes apart: the lower has gates 0 and 1, the upper 2 and 3.
-// They swap halves: the lower gets all gates of the even column, the upper of the odd one.
-DEVICE void all_gates(const float (&v)[4], bool upper, float (&uz)[4]) {
+// The accumulators of 4 slots for 2 columns lie in two threads, 16 lanes apart: the lower has slots 0 and 1, the upper 2 and 3.
+// They swap halves: the lower gets all slots of the even column, the upper of the odd one.
+DEVICE void all_slots(const float (&v)[4], bool upper, float (&uz)[4]) {
   const float x = __shfl_xor_sync(~0u, upper ? v[0] : v[1], 16), y = __shfl_xor_sync(~0u, upper ? v[2] : v[3], 16);
   uz[0] = upper ? x : v[0], uz[1] = upper ? y : v[2], uz[2] = upper ? v[1] : x, uz[3] = upper ? v[3] : y;
 }
-// vectors of the gates are APART places apart
-template <int APART = 1> DEVICE Values<float> values_of(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
+// The state of a quartet's units in one row of the batch: (batch, width) from there on, or zeros.
+DEVICE void load_state(float (&x)[UNITS], const float* from, int row, int unit, int width, bool present) {
+#pragma unroll
+  for (int i = 0; i < UNITS; i++) x[i] = from && present && unit + i < width ? from[i64(row) * width + unit + i] : 0.f;
+}
+DEVICE void store_state(const float (&x)[UNITS], float* to, int row, int unit, int width, bool present) {
+#pragma unroll
+  for (int i = 0; i < UNITS; i++)
+    if (present && unit + i < width) to[i64(row) * width + unit + i] = x[i];
+}
+
+// The vectors of the slots are APART places apart. `before` is the state a step starts from: an LSTM's c, a GRU's h.
+template <int APART = 1> DEVICE Values<float> values_of(uint2 wx, const float (&uz)[4], float before, const Block<float>* vectors) {
   Values<float> x;
   float flow[4];
   unpack(wx, flow);
@@ -297,84 +336,122 @@ template <int APART = 1> DEVICE Values<float> values_of(uint2 wx, const float (&
     mi::block(flow[g], vectors[g * APART], x.scale[g], x.shift[g]);
     x.uz[g] = uz[g];
   }
-  x.h = 0.f, x.c = c, x.bias_hn = 0.f;  // an LSTM asks for no h
+  x.h = before, x.c = before, x.bias_hn = vectors[3 * APART].b;
   return x;
 }
-DEVICE Pair<float> stepped(uint2 wx, const float (&uz)[4], float c, const Block<float>* vectors) {
-  Pair<float> out;
-  mi::lstm::step<mi::Tanh>(values_of(wx, uz, c, vectors), out);
-  return out;
+// an RNN's slots are units of one gate each
+DEVICE Values<float> slot_of(const Values<float>& x, int slot) {
+  Values<float> one = x;
+  one.scale[0] = x.scale[slot], one.shift[0] = x.shift[slot], one.uz[0] = x.uz[slot];
+  return one;
+}
+DEVICE void advance(uint2 wx, const float (&uz)[4], bool active, float (&h)[UNITS], float& c, const Block<float>* vectors) {
+  const Values<float> x = values_of(wx, uz, Cell::carries_c ? c : h[0], vectors);
+#pragma unroll
+  for (int i = 0; i < UNITS; i++) {
+    Pair<float> after;
+    Cell::step<Phi>(UNITS > 1 ? slot_of(x, i) : x, after);
+    if (active) h[i] = after.h;
+    if (active && Cell::carries_c) c = after.c;
+  }
 }
 
-// what the backward pass reads of one unit of one row at a step
+// what the backward pass reads of a quartet in one row at a step
 struct Kept {
   uint2 wx, uz;
-  float c, d_output;
+  float before, d_output[UNITS];
 };
-DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int unit, int padded, bool present) {
-  Kept k = {make_uint2(0, 0), make_uint2(0, 0), 0.f, 0.f};
+DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int quartet, int quartets, bool present) {
+  Kept k = {make_uint2(0, 0), make_uint2(0, 0), 0.f};
+#pragma unroll
+  for (int i = 0; i < UNITS; i++) k.d_output[i] = 0.f;
   if (present) {
     const i64 at = i64(t) * p.batch + row;
-    k.wx = early8(p.flow + (i64(line) * padded + unit) * 4);
-    k.uz = early8(p.uz + (at * padded + unit) * 4);
-    k.c = early4(p.cs + at * padded + unit);
-    if (unit < p.width) k.d_output = early2(p.d_outputs + at * p.width + unit);
+    k.wx = early8(p.flow + (i64(line) * quartets + quartet) * 4);
+    k.uz = early8(p.uz + (at * quartets + quartet) * 4);
+    if (KEEPS) k.before = early4(p.cs + at * quartets + quartet);
+    const int unit = quartet * UNITS;
+    early_units(p.d_outputs + at * p.width + unit, p.width - unit, (p.width & 3) == 0 && (u64(p.d_outputs) & 7) == 0, k.d_output);
   }
   return k;
 }
-// The step backwards is linear in the gradients of h and c that come in, so its coefficients can be known before them.
+// The step backwards is linear in the gradients of h and c that come in, so its coefficients can be known before them: what
+// `prepare` gives for each unit, or, of a GRU, all gradients of a step whose h has the gradient 1.
+constexpr int COEFFICIENTS = GATES == 3 ? 5 : UNITS * Cell::coefficients;
 struct Slopes {
-  float scale[4], k[mi::lstm::coefficients];
+  float scale[4], k[COEFFICIENTS];
 };
-template <int APART = 1> DEVICE Slopes slopes_of(const Kept& k, const Block<float>* vectors) {
+template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<float>* vectors) {
   float uz[4];
-  unpack(k.uz, uz);
-  const Values<float> x = values_of<APART>(k.wx, uz, k.c, vectors);
+  unpack(kept.uz, uz);
+  const Values<float> x = values_of<APART>(kept.wx, uz, kept.before, vectors);
   Slopes s;
-  mi::lstm::prepare<mi::Tanh>(x, s.k);
+  if constexpr (GATES == 3) {
+    Values<float> d;
+    Cell::step_back<Phi>(x, Pair<float>{1.f, 0.f}, d);
 #pragma unroll
-  for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g];
+    for (int g = 0; g < 3; g++) s.scale[g] = d.uz[g], s.k[g] = d.shift[g];
+    s.scale[3] = 0.f, s.k[3] = d.scale[2], s.k[4] = d.h;
+  } else {
+#pragma unroll
+    for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g];
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) Cell::prepare<Phi>(UNITS > 1 ? slot_of(x, i) : x, s.k + i * Cell::coefficients);
+  }
   return s;
 }
-// Gradients of one step, rounded, and of c before it. Past the end of a row nothing happens to its state, nor to the state's
-// gradients: h's then goes to the step before by `pass`, without a product with U.
+// Gradients of one step, rounded, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its
+// state, nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U.
 struct Step {
   uint2 d_uz, d_gates;
 };
-DEVICE Step step_back(const Slopes& s, float d_h, bool active, float& d_c, float& pass) {
-  Values<float> d;
-  mi::lstm::apply<mi::Tanh>(s.k, Pair<float>{d_h, d_c}, d);
+DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, float& d_c, float (&pass)[UNITS]) {
   float d_uz[4], d_gates[4];
+  if constexpr (GATES == 3) {
+    const float d = active ? d_h[0] : 0.f;
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
-    d_gates[g] = active ? d.shift[g] : 0.f;
-    d_uz[g] = d_gates[g] * s.scale[g];
+    for (int g = 0; g < 4; g++) d_gates[g] = d * s.k[g], d_uz[g] = d * s.scale[g];
+    d_c += d_uz[2];
+    pass[0] = active ? d_h[0] * s.k[4] : d_h[0];
+  } else {
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+      Values<float> d;
+      Cell::apply<Phi>(s.k + i * Cell::coefficients, Pair<float>{d_h[i], d_c}, d);
+#pragma unroll
+      for (int g = 0; g < GATES; g++) d_gates[i + g] = active ? d.shift[g] : 0.f;
+      if (Cell::carries_c) d_c = active ? d.c : d_c;
+      pass[i] = active ? 0.f : d_h[i];
+    }
+#pragma unroll
+    for (int g = 0; g < 4; g++) d_uz[g] = d_gates[g] * s.scale[g];
   }
-  d_c = active ? d.c : d_c;
-  pass = active ? 0.f : d_h;
   return {packed(d_uz), packed(d_gates)};
 }
-DEVICE void store_step(const Backward& p, const Step& s, int t, int row, int unit, int padded) {
-  const i64 at = ((i64(t) * p.batch + row) * padded + unit) * 4;
+DEVICE void store_step(const Backward& p, const Step& s, int t, int row, int quartet, int quartets) {
+  const i64 at = ((i64(t) * p.batch + row) * quartets + quartet) * 4;
   *reinterpret_cast<uint2*>(p.d_uz + at) = s.d_uz;
   *reinterpret_cast<uint2*>(p.d_gates + at) = s.d_gates;
 }
 
 extern __shared__ unsigned char shared_memory[];
 
+#ifdef HP
+constexpr int QUARTETS = HP / UNITS;
+#endif
+
 #if defined(GRID_FORWARD) || defined(GRID_BACKWARD)
-constexpr int PARTS = HP / 16;        // blocks of a group, with 16 units each
-constexpr int CHUNKS = HP / CHUNK;    // tiles a block multiplies by at a step
-constexpr int STEPS = PARTS / 2;      // of 16 in k, in each of the two warpgroups, which share the sum over k
+constexpr int PARTS = QUARTETS / 16;  // blocks of a group, with 16 quartets each
+constexpr int STEPS = HP / 32;        // of 16 in k, for which the registers of a warpgroup hold U
 constexpr int EIGHTS = COLUMNS / 8;
 constexpr u32 TILE = COLUMNS * 128;   // bytes
 
-// Multiply the tiles as they come by this warpgroup's part of U. Parity is that of the barriers' present phase.
-DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u32 tiles, u32 full, int half, u32 parity) {
+// Multiply the tiles as they come by this warpgroup's part of U, from a step in k on. Parity is that of the barriers' present phase.
+DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u32 tiles, u32 full, int step0, u32 parity) {
   clear(d);
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
-    const int k = half * STEPS + s, chunk = k >> 2;
+    const int k = step0 + s, chunk = k >> 2;
     // a new tile begins in one warpgroup or the other: to both the code is one
     if (s == 0 || s % 4 == 0 || (s + STEPS) % 4 == 0) {
       if (s) wgmma_commit();
@@ -390,9 +467,20 @@ DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u3
 
 // --------------------------------------------------------------------------------------------------- forward, through L2
 #ifdef GRID_FORWARD
-// Blocks come in clusters of two, which multiply by the same tiles: each fetches one half of a tile for both.
+// A block's warpgroups share the sum over k. Blocks come in clusters of two, which multiply by the same tiles: each fetches one half
+// of a tile for both.
+constexpr int CHUNKS = HP / CHUNK;                // tiles a block multiplies by at a step
 constexpr int OWN = EIGHTS > 1 ? EIGHTS / 2 : 1;  // eights of columns a warpgroup finishes; with one eight the first has it
-constexpr int PUBLISHERS = 2 * COLUMNS;           // threads that each write 16 bytes of the new h
+constexpr int PIECES = 2 * UNITS * COLUMNS;       // of 16 bytes, in which a block writes its part of the new h
+constexpr int PUBLISHERS = PIECES < THREADS ? PIECES : THREADS;  // threads that do
+
+// The new h on its way out: (COLUMNS, 16), or an RNN's, whose blocks have a whole tile, as the tile lies.
+DEVICE int staged_at(int column, int quartet16) {
+  return UNITS == 1 ? column * 16 + quartet16 : in_tile(column, quartet16 >> 1) / 2 + (quartet16 & 1) * 4;
+}
+// which column of the batch, and which eight units of the block, piece i of what is staged has
+DEVICE int column_of_piece(int i) { return UNITS == 1 ? i >> 1 : i >> 3; }
+DEVICE int eight_of_piece(int i) { return UNITS == 1 ? i & 1 : (i & 7) ^ (column_of_piece(i) & 7); }
 
 DEVICE void fetch_for_both(u32 tile, const void* source, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
@@ -402,13 +490,13 @@ DEVICE void fetch_for_both(u32 tile, const void* source, u32 bytes, u32 bar) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __grid_constant__ Forward p) {
   unsigned char* memory = aligned(shared_memory);
   float4* halves = reinterpret_cast<float4*>(memory + CHUNKS * TILE);  // (2, OWN, 128): sums on their way to the other warpgroup
-  u16* staged = reinterpret_cast<u16*>(halves + 2 * OWN * 128);        // (COLUMNS, 16): the new h
-  const u32 tiles = shared_address(memory), full = shared_address(staged + COLUMNS * 16);
+  u16* staged = reinterpret_cast<u16*>(halves + 2 * OWN * 128);        // the new h
+  const u32 tiles = shared_address(memory), full = shared_address(staged + PIECES * 8);
 
   const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, rank = part & 1, groups = gridDim.x / PARTS;
   const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
   const bool upper = q >= 4;
-  const int unit16 = 4 * warp + (q & 3), unit = part * 16 + unit16;
+  const int quartet16 = 4 * warp + (q & 3), quartet = part * 16 + quartet16, unit = UNITS * quartet;
   const int row0 = p.first + group * COLUMNS;
   if (tid == 0) {
     for (int chunk = 0; chunk < CHUNKS; chunk++) mbarrier_init(full + 8 * chunk, 1);
@@ -417,52 +505,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
   __syncthreads();
   cluster_sync();  // before the other block's copies reach these barriers
 
-  // ---- what stays: U, the vectors, and the state of this thread's unit in OWN rows of the batch
+  // ---- what stays: U, the vectors, and the state of this thread's quartet in OWN rows of the batch
   u32 a[STEPS][4];
-  load_u(a, p.u, p.width, unit, upper ? 2 : 0, half * STEPS * 16 + 2 * l);
+  load_u(a, p.u, p.width, quartet, upper ? 2 : 0, half * STEPS * 16 + 2 * l);
   Block<float> vectors[4];
 #pragma unroll
-  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.bias_hn, p.width, quartet, g);
   const bool finishes = EIGHTS > 1 || half == 0;
   const int column0 = 8 * (EIGHTS > 1 ? half * OWN : 0) + 2 * l + upper;  // and every eighth from there
-  float h[OWN], c[OWN];
+  float h[OWN][UNITS], c[OWN];
   int line[OWN], length[OWN];
 #pragma unroll
   for (int j = 0; j < OWN; j++) {
     const int row = row0 + column0 + 8 * j;
-    const bool present = finishes && row < p.end, there = present && unit < p.width;
-    h[j] = there ? p.h[i64(row) * p.width + unit] : 0.f;
-    c[j] = there ? p.c[i64(row) * p.width + unit] : 0.f;
+    const bool present = finishes && row < p.end;
+    load_state(h[j], p.h, row, unit, p.width, present);
+    c[j] = Cell::carries_c && present && unit < p.width ? p.c[i64(row) * p.width + unit] : 0.f;
     line[j] = line_of(p.tokens, 0, p.batch, row, present);
     length[j] = length_of(p.lengths, row, p.steps, present);
-    if (finishes) staged[(column0 + 8 * j) * 16 + unit16] = rounded(h[j]);
+    if (finishes) put(staged + staged_at(column0 + 8 * j, quartet16), h[j]);
   }
 
   // The first PUBLISHERS threads copy the staged h to where the group's blocks fetch it. There are two buffers, and h(t + 1) goes
   // where h(t - 1) was. All blocks of the group have fetched that one by then: this block has multiplied by all of h(t), and no
   // block raised its flag for its part of h(t) before it had multiplied by h(t - 1).
   const bool wide = (p.width & 7) == 0;  // rows of outputs begin at multiples of 16 bytes
+  const int own_chunk = UNITS == 1 ? part >> 2 : part;
   auto publish = [&](int t, bool more) {
     if (tid < (PUBLISHERS > 32 ? PUBLISHERS : 32)) {
-      const int n = tid >> 1, piece = tid & 1;
-      uint4 eight = make_uint4(0, 0, 0, 0);
-      if (tid < PUBLISHERS) eight = *reinterpret_cast<const uint4*>(staged + tid * 8);
       if (more) {
         if (tid < PUBLISHERS) {
-          u16* chunk = p.exchange + (i64((t + 1) & 1) * groups + group) * CHUNKS * COLUMNS * CHUNK + (part >> 2) * COLUMNS * CHUNK;
-          *reinterpret_cast<uint4*>(chunk + in_tile(n, (part & 3) * 2 + piece) / 2) = eight;
+          u16* chunk = p.exchange + ((i64((t + 1) & 1) * groups + group) * CHUNKS + own_chunk) * COLUMNS * CHUNK;
+#pragma unroll
+          for (int e = 0; e < PIECES / PUBLISHERS; e++) {
+            const int i = tid + e * PUBLISHERS;
+            const int at = UNITS == 1 ? in_tile(column_of_piece(i), (part & 3) * 2 + eight_of_piece(i)) / 2 : i * 8;
+            *reinterpret_cast<uint4*>(chunk + at) = *reinterpret_cast<const uint4*>(staged + i * 8);
+          }
           fence_global();
         }
         if (PUBLISHERS > 32)
           asm volatile("bar.sync 2, %0;" ::"n"(PUBLISHERS > 32 ? PUBLISHERS : 32) : "memory");
         else
           __syncwarp();
-        if (tid == 0) raise_flag(p.flags + (group * CHUNKS + (part >> 2)) * 32);
+        if (tid == 0) raise_flag(p.flags + (group * CHUNKS + own_chunk) * 32);
       }
       // whoever waits for the flag has it: now what nobody waits for
-      const int row = row0 + n, unit8 = part * 16 + piece * 8;
-      if (t >= 0 && wide && tid < PUBLISHERS && row < p.end && unit8 < p.width)
-        *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row) * p.width + unit8) = eight;
+      if (t >= 0 && wide && tid < PUBLISHERS) {
+#pragma unroll
+        for (int e = 0; e < PIECES / PUBLISHERS; e++) {
+          const int i = tid + e * PUBLISHERS, row = row0 + column_of_piece(i), unit8 = part * 16 * UNITS + eight_of_piece(i) * 8;
+          if (row < p.end && unit8 < p.width)
+            *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row) * p.width + unit8) =
+                *reinterpret_cast<const uint4*>(staged + i * 8);
+        }
+      }
       __syncwarp();
     }
   };
@@ -471,26 +568,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
 
   float d[COLUMNS / 2];
   for (int t = 0; t < p.steps; t++) {
-    // ---- while h is on its way: read W x, keep c
+    // ---- while h is on its way: read W x, keep the state
     uint2 wx[OWN];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
       const int row = row0 + column0 + 8 * j;
       const bool present = finishes && row < p.end;
-      wx[j] = present ? early8(p.flow + (i64(line[j]) * HP + unit) * 4) : make_uint2(0, 0);
+      wx[j] = present ? early8(p.flow + (i64(line[j]) * QUARTETS + quartet) * 4) : make_uint2(0, 0);
       if (t + 1 < p.steps) line[j] = line_of(p.tokens, t + 1, p.batch, row, present);
-      if (p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = c[j];
+      if (KEEPS && p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = Cell::carries_c ? c[j] : h[j][0];
     }
 
-    // ---- fetch h(t): lane i the chunk i, once all four blocks that write it have raised its flag for h(0), ..., h(t). All
-    // chunks must be there before the first is fetched: then the other block of the cluster has written too, so it is done with
-    // its tiles.
+    // ---- fetch h(t): lane i the chunk i, once all blocks that write it (four, or an RNN's one) have raised its flag for h(0), ...,
+    // h(t). All chunks must be there before the first is fetched: then the other block of the cluster has written too, so it is
+    // done with its tiles.
     if (tid < 32) {
       const bool fetches = lane < CHUNKS;
       const u32* flag = p.flags + (group * CHUNKS + (fetches ? lane : 0)) * 32;
       bool ready = !fetches;
       do {
-        if (!ready) ready = flag_value(flag) >= 4u * u32(t + 1);
+        if (!ready) ready = flag_value(flag) >= u32(4 / UNITS) * u32(t + 1);
       } while (!__all_sync(~0u, ready));
       __syncwarp();
       if (fetches) {
@@ -502,7 +599,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
       }
       __syncwarp();
     }
-    multiply_tiles(d, a, tiles, full, half, t & 1);
+    multiply_tiles(d, a, tiles, full, half * STEPS, t & 1);
 
     // ---- the warpgroups' sums over their halves of k: each gives away the columns the other finishes
 #pragma unroll
@@ -529,11 +626,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
                               (half ? d[other + 4 * j + 2] : d[4 * j + 2]) + rest.z,
                               (half ? d[other + 4 * j + 3] : d[4 * j + 3]) + rest.w};
         float uz[4];
-        all_gates(sum, upper, uz);
+        all_slots(sum, upper, uz);
         kept[j] = packed(uz);
-        const Pair<float> next = stepped(wx[j], uz, c[j], vectors);
-        if (t < length[j]) h[j] = next.h, c[j] = next.c;
-        staged[(column0 + 8 * j) * 16 + unit16] = rounded(h[j]);
+        advance(wx[j], uz, t < length[j], h[j], c[j], vectors);
+        put(staged + staged_at(column0 + 8 * j, quartet16), h[j]);
       }
     }
     block_sync<THREADS>();
@@ -544,8 +640,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
         const int row = row0 + column0 + 8 * j;
         const i64 at = i64(t) * p.batch + row;
         if (row >= p.end) continue;
-        if (p.uz) *reinterpret_cast<uint2*>(p.uz + (at * HP + unit) * 4) = kept[j];
-        if (!wide && unit < p.width) p.outputs[at * p.width + unit] = rounded(h[j]);
+        if (p.uz) *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = kept[j];
+#pragma unroll
+        for (int i = 0; i < UNITS; i++)
+          if (!wide && unit + i < p.width) p.outputs[at * p.width + unit + i] = rounded(h[j][i]);
       }
     }
     __syncwarp();
@@ -553,10 +651,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
 #pragma unroll
   for (int j = 0; j < OWN; j++) {
     const int row = row0 + column0 + 8 * j;
-    if (finishes && row < p.end && unit < p.width) {
-      p.last_h[i64(row) * p.width + unit] = h[j];
-      p.last_c[i64(row) * p.width + unit] = c[j];
-    }
+    const bool present = finishes && row < p.end;
+    store_state(h[j], p.last_h, row, unit, p.width, present);
+    if (Cell::carries_c && present && unit < p.width) p.last_c[i64(row) * p.width + unit] = c[j];
   }
   __syncthreads();
   cluster_sync();  // the other block's shared memory stays as long as copies go to it
@@ -565,15 +662,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
 
 // -------------------------------------------------------------------------------------------------- backward, through L2
 #ifdef GRID_BACKWARD
-// d_h = U^T d_uz has 4 HP of k and only HP rows, so four blocks (a quad) have the same 64 rows and a quarter of k each: quarter r
-// is what the blocks r CHUNKS, ..., (r + 1) CHUNKS - 1 of the group write. Each block then sums 8 partial sums (4 blocks, 2
-// warpgroups) for its own 16 units. With QUADS they come through the shared memory of a cluster, else through L2: clusters of
-// four leave some of the GPU unused.
+// d_h = U^T d_uz has 4 HP of k and only HP rows, so SHARERS blocks have the same rows and a share of k each: share r is what the
+// blocks r CHUNKS, ..., (r + 1) CHUNKS - 1 of the group write. Each block then adds up 8 partial sums for its own 16 units.
+// With QUADS four blocks share, and the sums of their two warpgroups come through the shared memory of a cluster. Clusters of four
+// leave some of the GPU unused. Without them sums go through L2; and if rows suffice, eight blocks share, whose warpgroups have 64
+// rows each instead of halves of k: a block then has half as many tiles to fetch.
+// An RNN's d_uz has as many values as h, so each block has all of k for its own 64 units, and adds what its two warpgroups have.
+constexpr int SHARERS = UNITS > 1 ? 1 : QUADS || HP % 128 ? 4 : 8;
+constexpr bool APART = SHARERS == 8;                          // the warpgroups' rows; else they have the same, and halves of k
+constexpr int TERMS = 4 * QUARTETS / SHARERS;                 // of k, in a block
+constexpr int CHUNKS = TERMS / CHUNK;                         // tiles it multiplies by at a step
 constexpr int VALUES = COLUMNS * 16;                          // of one partial sum: (EIGHTS, 32 lanes, 4), as the accumulators lie
 constexpr int WORKERS = VALUES < THREADS ? VALUES : THREADS;  // threads of the pointwise part
-constexpr int EACH = VALUES / WORKERS;                        // values a worker has, neighbours in a partial sum
-constexpr int LINES = EACH > 1 ? 2 : 1;                       // rows of the batch among them: every other value has the same
+constexpr int EACH = VALUES / WORKERS;                        // quartets a worker has: an LSTM's are neighbours in a partial sum
+constexpr int LINES = UNITS > 1 ? EACH : EACH > 1 ? 2 : 1;    // rows of the batch among them: then it begins again with the first
 constexpr bool AHEAD = EACH <= 2;                             // registers suffice to read a step ahead
+constexpr int COLUMN = 68;                                    // an RNN's partial sum: (COLUMNS, 64 units and a gap)
+constexpr int PARTIAL = UNITS > 1 ? 2 * COLUMNS * COLUMN : QUADS ? 2 * 8 * VALUES : 0;  // in shared memory; a quad's twice, by parity
 
 DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(tile), "l"(source),
@@ -604,35 +709,40 @@ DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __grid_constant__ Backward p) {
   unsigned char* memory = aligned(shared_memory);
-  float* partial = reinterpret_cast<float*>(memory + CHUNKS * TILE);               // (2, 8, VALUES), the first axis by parity
-  Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + 2 * 8 * VALUES);  // (4 gates, 16 units): a warp reads neighbours
+  float* partial = reinterpret_cast<float*>(memory + CHUNKS * TILE);
+  Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + PARTIAL);  // (4 slots, 16 quartets): a warp reads neighbours
   const u32 tiles = shared_address(memory), full = shared_address(vectors + 64);
 
-  const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, quarter = part & 3, quad = blockIdx.x & ~3;
+  const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, share = part & (SHARERS - 1);
   const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
   const int row0 = p.first + group * COLUMNS;
   if (tid == 0) {
     for (int chunk = 0; chunk < CHUNKS; chunk++) mbarrier_init(full + 8 * chunk, 1);
     mbarrier_init_visible();
   }
-  if (tid < 64) vectors[tid] = vectors_of(p.vectors, p.width, part * 16 + (tid & 15), tid >> 4);
+  if (tid < 64) vectors[tid] = vectors_of(p.vectors, p.bias_hn, p.width, part * 16 + (tid & 15), tid >> 4);
   __syncthreads();
 #if QUADS
   cluster_sync();  // all four blocks are there before one writes into another
 #endif
   u32 a[STEPS][4];
-  load_u_transposed(a, p.u, p.width, (part >> 2) * CHUNK + 16 * warp + q, quarter * HP + half * STEPS * 16 + 2 * l, true);
+  const int m = (part - share) * 16 * UNITS + (APART ? half * CHUNK : 0) + 16 * warp + q, step0 = APART ? 0 : half * STEPS;
+  load_u_transposed(a, p.u, p.width, UNITS > 1 ? HP : 4 * p.width, m, share * TERMS + step0 * 16 + 2 * l, true);
 
-  // ---- the values of this worker. Accumulator i of lane `from` in eight j is of unit from / 4 + 8 (i / 2) and of column 8 j + 2 (from % 4)
-  // + i % 2: neighbours are of neighbouring columns, and the third and fourth of units 8 further on.
+  // ---- the quartets of this worker. Accumulator i of lane `from` in eight j is of unit from / 4 + 8 (i / 2) and of column 8 j + 2
+  // (from % 4) + i % 2: neighbours are of neighbouring columns, and the third and fourth of units 8 further on. An RNN's worker has
+  // the same quartet in every sixteenth column.
   const bool works = tid < WORKERS;
   const int value = tid * EACH;
-  const int unit0 = ((value >> 4) & 7) + 8 * ((value >> 1) & 1), column0 = 8 * (value >> 7) + 2 * ((value >> 2) & 3) + (value & 1);
-  auto unit_of = [&](int e) { return part * 16 + unit0 + 8 * (e >> 1); };
-  auto row_of = [&](int e) { return row0 + column0 + e % LINES; };
+  const int first = UNITS > 1 ? tid & 15 : ((value >> 4) & 7) + 8 * ((value >> 1) & 1);
+  const int column0 = UNITS > 1 ? tid >> 4 : 8 * (value >> 7) + 2 * ((value >> 2) & 3) + (value & 1);
+  auto quartet16_of = [&](int e) { return UNITS > 1 ? first : first + 8 * (e >> 1); };
+  auto quartet_of = [&](int e) { return part * 16 + quartet16_of(e); };
+  auto column_of = [&](int e) { return column0 + (UNITS > 1 ? 16 * e : e % LINES); };
+  auto row_of = [&](int e) { return row0 + column_of(e); };
   auto present = [&](int e) { return works && row_of(e) < p.end; };
   int length[LINES], line[LINES];
-  float d_c[EACH], pass[EACH];
+  float d_c[EACH], pass[EACH][UNITS];
 #pragma unroll
   for (int r = 0; r < LINES; r++) {
     length[r] = length_of(p.lengths, row_of(r), p.steps, present(r));
@@ -640,15 +750,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   }
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
-    const i64 at = i64(row_of(e)) * p.width + unit_of(e);
-    const bool there = present(e) && unit_of(e) < p.width;
-    pass[e] = there && p.d_last_h ? p.d_last_h[at] : 0.f;
-    d_c[e] = there && p.d_last_c ? p.d_last_c[at] : 0.f;
+    const int unit = quartet_of(e) * UNITS;
+    load_state(pass[e], p.d_last_h, row_of(e), unit, p.width, present(e));
+    const bool comes = Cell::carries_c && p.d_last_c && present(e) && unit < p.width;
+    d_c[e] = comes ? p.d_last_c[i64(row_of(e)) * p.width + unit] : 0.f;
   }
   Kept kept[EACH];
   auto read = [&](int t) {
 #pragma unroll
-    for (int e = 0; e < EACH; e++) kept[e] = kept_at(p, line[e % LINES], t, row_of(e), unit_of(e), HP, present(e));
+    for (int e = 0; e < EACH; e++) kept[e] = kept_at(p, line[e % LINES], t, row_of(e), quartet_of(e), QUARTETS, present(e));
 #pragma unroll
     for (int r = 0; r < LINES; r++)
       if (t > 0) line[r] = line_of(p.tokens, t - 1, p.batch, row_of(r), present(r));
@@ -659,25 +769,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   for (int done = 0; done < p.steps; done++) {
     const int t = p.steps - 1 - done;
     Slopes slopes[EACH];
-    float d_h[EACH];
+    float d_h[EACH][UNITS];
     auto prepare = [&] {
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
-        slopes[e] = slopes_of<16>(kept[e], vectors + unit0 + 8 * (e >> 1));
-        d_h[e] = kept[e].d_output + pass[e];
+        slopes[e] = slopes_of<16>(kept[e], vectors + quartet16_of(e));
+#pragma unroll
+        for (int i = 0; i < UNITS; i++) d_h[e][i] = kept[e].d_output[i] + pass[e][i];
       }
     };
     if (!AHEAD) read(t);
     if (AHEAD || done == 0) prepare();
     if (AHEAD && t > 0) read(t - 1);
 
-    float sum[EACH];
-#pragma unroll
-    for (int e = 0; e < EACH; e++) sum[e] = 0.f;
     if (done > 0) {
-      // ---- fetch the quarter of d_uz(t + 1): lane i what the i-th block that writes it has, once its flag says so
+      // ---- fetch this block's share of d_uz(t + 1): lane i what the i-th block that writes it has, once its flag says so
       if (tid < 32) {
-        const int writer = group * PARTS + quarter * CHUNKS + (lane < CHUNKS ? lane : 0);
+        const int writer = group * PARTS + share * CHUNKS + (lane < CHUNKS ? lane : 0);
         const u16* chunk = p.exchange + (i64(done & 1) * gridDim.x + writer) * COLUMNS * CHUNK;
         bool fetched = lane >= CHUNKS;
         do {
@@ -691,62 +799,78 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         __syncwarp();
       }
       if (!AHEAD) prepare();  // while the tiles are on their way
-      multiply_tiles(d, a, tiles, full, half, (done - 1) & 1);
+      multiply_tiles(d, a, tiles, full, step0, (done - 1) & 1);
 
-      // ---- rows 16 w, ... of the sum are units of the quad's block w. Two buffers by parity: whoever writes at done + 2 has
-      // heard from this block at done + 1, which was after it had read what came at done.
-      const int buffer = done & 1;
-      const float* from_quad = partial + buffer * 8 * VALUES;
-      const int mine = ((2 * quarter + half) * EIGHTS * 32 + lane) * 4;
+      if constexpr (UNITS == 4) {
+        float* mine = partial + half * COLUMNS * COLUMN + 2 * l * COLUMN + 16 * warp + q;
+#pragma unroll
+        for (int j = 0; j < EIGHTS; j++) {
+          float* to = mine + 8 * j * COLUMN;
+          to[0] = d[4 * j], to[COLUMN] = d[4 * j + 1], to[8] = d[4 * j + 2], to[COLUMN + 8] = d[4 * j + 3];
+        }
+        block_sync<THREADS>();
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+          if (!works) continue;
+          const float* from = partial + column_of(e) * COLUMN + 4 * first;
+          const float4 x = *reinterpret_cast<const float4*>(from);
+          const float4 y = *reinterpret_cast<const float4*>(from + COLUMNS * COLUMN);
+          d_h[e][0] += x.x + y.x, d_h[e][1] += x.y + y.y, d_h[e][2] += x.z + y.z, d_h[e][3] += x.w + y.w;
+        }
+      } else {
+        // ---- rows 16 w, ... of the sum are units of the w-th block that shares it, so each warp's sums have one owner. Two buffers by
+        // parity: whoever writes at done + 2 has heard from this block at done + 1, when all of its warps had read what came at done.
+        float sum[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; e++) sum[e] = 0.f;
+        const int buffer = done & 1, owner = APART ? 4 * half + warp : warp;
+        const int mine = ((APART ? share : 2 * share + half) * EIGHTS * 32 + lane) * 4;
 #if QUADS
-      const u32 there = of_peer(shared_address(from_quad + mine), warp);
+        const float* here = partial + buffer * 8 * VALUES;
+        const u32 there = of_peer(shared_address(here + mine), owner);
 #pragma unroll
-      for (int j = 0; j < EIGHTS; j++)
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * 512), "f"(d[4 * j]), "f"(d[4 * j + 1]),
-                     "f"(d[4 * j + 2]), "f"(d[4 * j + 3]) : "memory");
-      cluster_sync();
-      if (works) {
+        for (int j = 0; j < EIGHTS; j++)
+          asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * 512), "f"(d[4 * j]), "f"(d[4 * j + 1]),
+                       "f"(d[4 * j + 2]), "f"(d[4 * j + 3]) : "memory");
+        cluster_sync();
+        if (works) {
 #pragma unroll
-        for (int source = 0; source < 8; source++) add_from_shared(sum, from_quad + source * VALUES + tid * EACH);
-      }
+          for (int source = 0; source < 8; source++) add_from_shared(sum, here + source * VALUES + tid * EACH);
+        }
 #else
-      float* to = p.partial + (i64(buffer) * gridDim.x + quad + warp) * 8 * VALUES;
-      if (warp == quarter) to = partial + buffer * 8 * VALUES;
+        const int owner_block = blockIdx.x - share + owner;
+        float* there = p.partial + (i64(buffer) * gridDim.x + owner_block) * 8 * VALUES + mine;
 #pragma unroll
-      for (int j = 0; j < EIGHTS; j++)
-        *reinterpret_cast<float4*>(to + mine + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
-      block_sync<THREADS>();
-      if (tid < 4 && tid != quarter) raise_flag(p.quad_flags + (quad + tid) * 32);
-      __syncwarp();  // all are raised before one waits
-      if (tid == 0)
-        while (flag_value(p.quad_flags + blockIdx.x * 32) < 3u * u32(done)) {
+        for (int j = 0; j < EIGHTS; j++)
+          *reinterpret_cast<float4*>(there + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        __syncwarp();
+        if (lane == 0) {  // every warp asks for itself: no block waits for its slowest warp
+          raise_flag(p.owner_flags + owner_block * 32);
+          while (works && flag_value(p.owner_flags + blockIdx.x * 32) < 8u * u32(done)) {
+          }
         }
-      __syncwarp();
-      block_sync<THREADS>();
-      if (works) {
-        const float* from_others = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES;
+        __syncwarp();
+        if (works) {
+          const float* here = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES + tid * EACH;
 #pragma unroll
-        for (int source = 0; source < 8; source++) {
-          const int at = source * VALUES + tid * EACH;
-          if ((source >> 1) == quarter)
-            add_from_shared(sum, from_quad + at);
-          else
-            add_from_l2(sum, from_others + at);
+          for (int source = 0; source < 8; source++) add_from_l2(sum, here + source * VALUES);
         }
-      }
 #endif
+#pragma unroll
+        for (int e = 0; e < EACH; e++) d_h[e][0] += sum[e];
+      }
     }
 
     // ---- the step itself. d_uz(t) goes where d_uz(t + 2) was, in one of two buffers. All blocks have fetched that one by then:
-    // what the quad has sent came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t + 2).
+    // what the sharers have sent came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t + 2).
     Step step[EACH];
     if (works) {
       u16* chunk = p.exchange + (i64((done + 1) & 1) * gridDim.x + blockIdx.x) * COLUMNS * CHUNK;
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const bool active = t < length[e % LINES];
-        step[e] = step_back(slopes[e], d_h[e] + sum[e], active, d_c[e], pass[e]);
-        const int unit16 = unit0 + 8 * (e >> 1), at = in_tile(column0 + e % LINES, unit16 >> 1) / 2 + (unit16 & 1) * 4;
+        step[e] = step_back(slopes[e], d_h[e], active, d_c[e], pass[e]);
+        const int at = in_tile(column_of(e), quartet16_of(e) >> 1) / 2 + (quartet16_of(e) & 1) * 4;
         if (t > 0) *reinterpret_cast<uint2*>(chunk + at) = step[e].d_uz;
       }
       fence_global();
@@ -755,16 +879,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     if (tid == 0 && t > 0) raise_flag(p.flags + blockIdx.x * 32);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-      if (present(e)) store_step(p, step[e], t, row_of(e), unit_of(e), HP);
+      if (present(e)) store_step(p, step[e], t, row_of(e), quartet_of(e), QUARTETS);
     __syncwarp();
   }
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
-    if (present(e) && unit_of(e) < p.width) {
-      const i64 at = i64(row_of(e)) * p.width + unit_of(e);
-      p.d_h[at] = pass[e];
-      p.d_c[at] = d_c[e];
-    }
+    const int unit = quartet_of(e) * UNITS;
+    store_state(pass[e], p.d_h, row_of(e), unit, p.width, present(e));
+    if (KEEPS && present(e) && unit < p.width) p.d_c[i64(row_of(e)) * p.width + unit] = d_c[e];
   }
 #if QUADS
   __syncthreads();
@@ -775,13 +897,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
 
 #if defined(CLUSTER_FORWARD) || defined(CLUSTER_BACKWARD)
 constexpr int ROWS = 8;            // of the batch, in one cluster
-constexpr int BLOCKS = HP / 32;    // of the cluster, with 32 units each
+constexpr int BLOCKS = QUARTETS / 32;  // of the cluster, with 32 quartets each
 constexpr u32 TILE = ROWS * 128;   // bytes
 
+// A small RNN's block is alone: it is no cluster, and where others wait for what was sent to them, it waits for itself.
+constexpr bool ALONE = BLOCKS == 1;
+
 // 16 bytes into the shared memory of a block of the cluster, counted by its barrier
-DEVICE void send(u32 address, uint4 v, u32 bar) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
-               ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar) : "memory");
+DEVICE void send(u32 address, u32 peer, uint4 v, u32 bar) {
+  if (ALONE)
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  else
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(of_peer(address, peer)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(of_peer(bar, peer)) : "memory");
+}
+DEVICE void expect(u32 bar, u32 bytes) {
+  if (!ALONE) mbarrier_expect(bar, bytes);
+}
+DEVICE void all_has_come(u32 bar, u32 phase) {
+  if (ALONE) {
+    fence_shared();
+    __syncthreads();
+  } else {
+    mbarrier_wait(bar, phase);
+    fence_shared();
+    __syncwarp();
+  }
+}
+DEVICE void all_are_here() {
+  __syncthreads();
+  if (!ALONE) cluster_sync();
+}
+// where a quartet stands in the two tiles of its block, in bytes, if its four values are what is multiplied by
+DEVICE int in_tiles(int column, int quartet32) {
+  return (quartet32 >> 4) * TILE + in_tile(column, (quartet32 & 15) >> 1) + (quartet32 & 1) * 8;
 }
 // Barriers are two, by the parity of the step they announce; step s > 0 is the ((s - 1) / 2)-th phase of its barrier.
 DEVICE u32 phase_of(int s) { return u32((s - 1) >> 1) & 1u; }
@@ -790,17 +939,19 @@ DEVICE u32 phase_of(int s) { return u32((s - 1) >> 1) & 1u; }
 // ----------------------------------------------------------------------------------------------- forward, inside a cluster
 #ifdef CLUSTER_FORWARD
 constexpr int CHUNKS = HP / CHUNK, STEPS = HP / 16;
+constexpr int PIECES = 32 * UNITS;  // of 16 bytes, in which a block sends its part of the new h
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const __grid_constant__ Forward p) {
   unsigned char* memory = aligned(shared_memory);  // tiles of h: (2, CHUNKS), the first axis by the step's parity
-  u16* both = reinterpret_cast<u16*>(memory + 2 * CHUNKS * TILE);  // (2, ROWS, 32): the new h of this block, by parity too
-  const u32 tiles = shared_address(memory), full = shared_address(both + 2 * ROWS * 32);
+  u16* both = reinterpret_cast<u16*>(memory + 2 * CHUNKS * TILE);  // (2, PIECES, 8): the new h of this block, by parity too
+  const u32 tiles = shared_address(memory), full = shared_address(both + 2 * PIECES * 8);
 
   const int rank = blockIdx.x % BLOCKS, row0 = p.first + (blockIdx.x / BLOCKS) * ROWS;
   const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
   const bool upper = q >= 4;
-  const int unit32 = half * 16 + 4 * warp + (q & 3), unit = rank * 32 + unit32, column = 2 * l + upper, row = row0 + column;
-  const bool present = row < p.end, there = present && unit < p.width;
+  const int quartet32 = half * 16 + 4 * warp + (q & 3), column = 2 * l + upper, row = row0 + column;
+  const int quartet = rank * 32 + quartet32, unit = UNITS * quartet;
+  const bool present = row < p.end;
   if (tid == 0) {
     mbarrier_init(full, 1);
     mbarrier_init(full + 8, 1);
@@ -812,31 +963,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     *reinterpret_cast<u16*>(memory + (k / CHUNK) * TILE + in_tile(n, (k % CHUNK) >> 3) + (k & 7) * 2) = rounded(x);
   }
   fence_shared();
-  __syncthreads();
-  cluster_sync();
+  all_are_here();
 
   u32 a[STEPS][4];
-  load_u(a, p.u, p.width, unit, upper ? 2 : 0, 2 * l);
+  load_u(a, p.u, p.width, quartet, upper ? 2 : 0, 2 * l);
   Block<float> vectors[4];
 #pragma unroll
-  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
-  float h = there ? p.h[i64(row) * p.width + unit] : 0.f, c = there ? p.c[i64(row) * p.width + unit] : 0.f;
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.bias_hn, p.width, quartet, g);
+  float h[UNITS], c = Cell::carries_c && present && unit < p.width ? p.c[i64(row) * p.width + unit] : 0.f;
+  load_state(h, p.h, row, unit, p.width, present);
   const int length = length_of(p.lengths, row, p.steps, present);
   const bool wide = (p.width & 7) == 0;
-  auto read = [&](int line) { return present ? early8(p.flow + (i64(line) * HP + unit) * 4) : make_uint2(0, 0); };
+  auto read = [&](int line) { return present ? early8(p.flow + (i64(line) * QUARTETS + quartet) * 4) : make_uint2(0, 0); };
   uint2 wx = read(line_of(p.tokens, 0, p.batch, row, present));
   int line = p.steps > 1 ? line_of(p.tokens, 1, p.batch, row, present) : 0;
 
   for (int t = 0; t < p.steps; t++) {
     const bool more = t + 1 < p.steps;
     const int next = (t + 1) & 1;
-    if (tid == 0 && more) mbarrier_expect(full + 8 * next, ROWS * HP * 2);
+    if (tid == 0 && more) expect(full + 8 * next, ROWS * HP * 2);
     uint2 next_wx = make_uint2(0, 0);
     if (more) next_wx = read(line);
     if (t + 2 < p.steps) line = line_of(p.tokens, t + 2, p.batch, row, present);
-    if (t > 0) mbarrier_wait(full + 8 * (t & 1), phase_of(t));
-    fence_shared();
-    __syncwarp();
+    if (t > 0) all_has_come(full + 8 * (t & 1), phase_of(t));
 
     float d[4][4];  // four sums side by side: a product need not wait for the one before it
 #pragma unroll
@@ -850,12 +999,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     float sum[4], uz[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) sum[i] = (d[0][i] + d[1][i]) + (d[2][i] + d[3][i]);
-    all_gates(sum, upper, uz);
-    const Pair<float> after = stepped(wx, uz, c, vectors);
-    const float before = c;
-    if (t < length) h = after.h, c = after.c;
-    u16* staged = both + next * ROWS * 32;
-    staged[column * 32 + unit32] = rounded(h);
+    all_slots(sum, upper, uz);
+    const float before = Cell::carries_c ? c : h[0];
+    advance(wx, uz, t < length, h, c, vectors);
+    u16* staged = both + next * PIECES * 8;
+    put(staged + (UNITS == 1 ? column * 32 + quartet32 : in_tiles(column, quartet32) / 2), h);
     block_sync<THREADS>();
 
     // To every block of the cluster, this one too. The tiles of h(t + 1) take the place of h(t - 1), which all blocks are done
@@ -863,44 +1011,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     // not keep the others from the next step, if the other blocks are fast: so there are two places to stage h in, and nobody comes
     // back to this one before all have been at the next step's block_sync.
 #pragma unroll
-    for (int i = tid; i < BLOCKS * 32; i += THREADS) {
-      const int peer = i >> 5, piece = i & 31, n = piece >> 2;
+    for (int i = tid; i < BLOCKS * PIECES; i += THREADS) {
+      const int peer = i / PIECES, piece = i % PIECES;
       const uint4 eight = *reinterpret_cast<const uint4*>(staged + piece * 8);
-      if (more) {
-        const u32 tile = tiles + (next * CHUNKS + (rank >> 1)) * TILE;
-        send(of_peer(tile + in_tile(n, (rank & 1) * 4 + (piece & 3)), peer), eight, of_peer(full + 8 * next, peer));
+      int n, unit8;  // an RNN's piece is of one of its two tiles, and lies there as it is to lie with the peers
+      u32 at = tiles + next * CHUNKS * TILE;
+      if constexpr (UNITS == 4) {
+        n = (piece >> 3) & 7, unit8 = rank * 128 + (piece >> 6) * CHUNK + ((piece & 7) ^ n) * 8;
+        at += 2 * rank * TILE + piece * 16;
+      } else {
+        n = piece >> 2, unit8 = rank * 32 + (piece & 3) * 8;
+        at += (rank >> 1) * TILE + in_tile(n, (rank & 1) * 4 + (piece & 3));
       }
-      const int unit8 = rank * 32 + (piece & 3) * 8;
+      if (more) send(at, peer, eight, full + 8 * next);
       if (peer == 0 && wide && row0 + n < p.end && unit8 < p.width)
         *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row0 + n) * p.width + unit8) = eight;
     }
     const i64 at = i64(t) * p.batch + row;
     if (p.uz && present) {
-      *reinterpret_cast<uint2*>(p.uz + (at * HP + unit) * 4) = packed(uz);
-      p.cs[at * HP + unit] = before;
+      *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = packed(uz);
+      if (KEEPS) p.cs[at * HP + unit] = before;
     }
-    if (!wide && there) p.outputs[at * p.width + unit] = rounded(h);
+#pragma unroll
+    for (int i = 0; i < UNITS; i++)
+      if (!wide && present && unit + i < p.width) p.outputs[at * p.width + unit + i] = rounded(h[i]);
     wx = next_wx;
     __syncwarp();
   }
-  if (there) {
-    p.last_h[i64(row) * p.width + unit] = h;
-    p.last_c[i64(row) * p.width + unit] = c;
-  }
-  __syncthreads();
-  cluster_sync();  // no block leaves while another may still write to it
+  store_state(h, p.last_h, row, unit, p.width, present);
+  if (Cell::carries_c && present && unit < p.width) p.last_c[i64(row) * p.width + unit] = c;
+  all_are_here();  // no block leaves while another may still write to it
 }
 #endif
 
 // ---------------------------------------------------------------------------------------------- backward, inside a cluster
 #ifdef CLUSTER_BACKWARD
-constexpr int CHUNKS = 4 * HP / CHUNK, STEPS = HP / 8;  // steps of 16 in k = 4 unit + gate, in each warpgroup
+// A block has 32 rows of U^T, and its warpgroups share the sum over k = 4 quartet + slot; or an RNN's 128 rows, 64 to a warpgroup.
+constexpr bool SHARED = UNITS == 1;
+constexpr int CHUNKS = 4 * QUARTETS / CHUNK, STEPS = SHARED ? HP / 8 : HP / 16;  // of 16 in k, in each warpgroup
+constexpr int COLUMN = SHARED ? 36 : 132;  // rows of a column of the product, and a gap against bank conflicts
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const __grid_constant__ Backward p) {
   unsigned char* memory = aligned(shared_memory);                                 // tiles of d_uz: (2, CHUNKS)
-  unsigned char* staged = memory + 2 * CHUNKS * TILE;                             // two tiles: d_uz of this block's 32 units
-  float(*halves)[32][9] = reinterpret_cast<float(*)[32][9]>(staged + 2 * TILE);  // (2 warpgroups, 32 units, 8 rows and a gap)
-  const u32 tiles = shared_address(memory), full = shared_address(halves + 2);
+  unsigned char* staged = memory + 2 * CHUNKS * TILE;                             // two tiles: d_uz of this block's 32 quartets
+  float(*product)[ROWS][COLUMN] = reinterpret_cast<float(*)[ROWS][COLUMN]>(staged + 2 * TILE);  // of each half of k
+  const u32 tiles = shared_address(memory), full = shared_address(product + (SHARED ? 2 : 1));
 
   const int rank = blockIdx.x % BLOCKS, row0 = p.first + (blockIdx.x / BLOCKS) * ROWS;
   const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
@@ -909,56 +1064,59 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
     mbarrier_init(full + 8, 1);
     mbarrier_init_visible();
   }
-  __syncthreads();
-  cluster_sync();
+  all_are_here();
 
-  u32 a[STEPS][4];  // 32 of the 64 rows of a product: the other two warps have zeros
-  load_u_transposed(a, p.u, p.width, rank * 32 + 16 * warp + q, half * STEPS * 16 + 2 * l, warp < 2);
-  const int unit32 = tid >> 3, column = tid & 7, unit = rank * 32 + unit32, row = row0 + column;
+  u32 a[STEPS][4];  // if k is shared, 32 of the 64 rows of a product: the other two warps have zeros
+  const int m = SHARED ? 16 * warp + q : 64 * half + 16 * warp + q, step0 = SHARED ? half * STEPS : 0;
+  load_u_transposed(a, p.u, p.width, SHARED ? 4 * p.width : HP, rank * 32 * UNITS + m, step0 * 16 + 2 * l, !SHARED || warp < 2);
+  const int quartet32 = tid >> 3, column = tid & 7, quartet = rank * 32 + quartet32, unit = quartet * UNITS, row = row0 + column;
   const bool present = row < p.end, there = present && unit < p.width;
   Block<float> vectors[4];
 #pragma unroll
-  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.width, unit, g);
-  float pass = there && p.d_last_h ? p.d_last_h[i64(row) * p.width + unit] : 0.f;
-  float d_c = there && p.d_last_c ? p.d_last_c[i64(row) * p.width + unit] : 0.f;
+  for (int g = 0; g < 4; g++) vectors[g] = vectors_of(p.vectors, p.bias_hn, p.width, quartet, g);
+  float pass[UNITS], d_c = Cell::carries_c && there && p.d_last_c ? p.d_last_c[i64(row) * p.width + unit] : 0.f;
+  load_state(pass, p.d_last_h, row, unit, p.width, present);
   const int length = length_of(p.lengths, row, p.steps, present);
-  const int stage = (unit32 >> 4) * TILE + in_tile(column, (unit32 & 15) >> 1) + (unit32 & 1) * 8;
   int line = line_of(p.tokens, p.steps - 1, p.batch, row, present);
-  Kept kept = kept_at(p, line, p.steps - 1, row, unit, HP, present);
+  Kept kept = kept_at(p, line, p.steps - 1, row, quartet, QUARTETS, present);
   if (p.steps > 1) line = line_of(p.tokens, p.steps - 2, p.batch, row, present);
 
   for (int done = 0; done < p.steps; done++) {
     const int t = p.steps - 1 - done, next = (done + 1) & 1;
-    if (tid == 0 && t > 0) mbarrier_expect(full + 8 * next, ROWS * HP * 8);
+    if (tid == 0 && t > 0) expect(full + 8 * next, ROWS * QUARTETS * 8);
     const Slopes slopes = slopes_of(kept, vectors);
-    float d_h = kept.d_output + pass;
-    if (t > 0) kept = kept_at(p, line, t - 1, row, unit, HP, present);
+    float d_h[UNITS];
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) d_h[i] = kept.d_output[i] + pass[i];
+    if (t > 0) kept = kept_at(p, line, t - 1, row, quartet, QUARTETS, present);
     if (t > 1) line = line_of(p.tokens, t - 2, p.batch, row, present);
     if (done > 0) {
-      mbarrier_wait(full + 8 * (done & 1), phase_of(done));
-      fence_shared();
-      __syncwarp();
+      all_has_come(full + 8 * (done & 1), phase_of(done));
       float d[2][4];
       clear(d[0]), clear(d[1]);
       wgmma_fence();
 #pragma unroll
       for (int s = 0; s < STEPS; s++) {
-        const int k = half * STEPS + s;
+        const int k = step0 + s;
         multiply(d[s & 1], a[s], tile_descriptor(tiles + ((done & 1) * CHUNKS + (k >> 2)) * TILE + (k & 3) * K_BYTES));
       }
       wgmma_commit();
       wgmma_wait();
-      if (warp < 2) {
-        float* upper = halves[half][16 * warp + q] + 2 * l;
-        float* lower = halves[half][16 * warp + q + 8] + 2 * l;
-        upper[0] = d[0][0] + d[1][0], upper[1] = d[0][1] + d[1][1];
-        lower[0] = d[0][2] + d[1][2], lower[1] = d[0][3] + d[1][3];
+      if (!SHARED || warp < 2) {
+        float *even = product[SHARED ? half : 0][2 * l] + m, *odd = even + COLUMN;
+        even[0] = d[0][0] + d[1][0], odd[0] = d[0][1] + d[1][1];
+        even[8] = d[0][2] + d[1][2], odd[8] = d[0][3] + d[1][3];
       }
       block_sync<THREADS>();
-      d_h += halves[0][unit32][column] + halves[1][unit32][column];
+      if constexpr (SHARED) {
+        d_h[0] += product[0][column][quartet32] + product[1][column][quartet32];
+      } else {
+        const float4 four = *reinterpret_cast<const float4*>(product[0][column] + 4 * quartet32);
+        d_h[0] += four.x, d_h[1] += four.y, d_h[2] += four.z, d_h[3] += four.w;
+      }
     }
     const Step step = step_back(slopes, d_h, t < length, d_c, pass);
-    *reinterpret_cast<uint2*>(staged + stage) = step.d_uz;
+    *reinterpret_cast<uint2*>(staged + in_tiles(column, quartet32)) = step.d_uz;
     block_sync<THREADS>();
     // as in the forward pass: d_uz(t) takes the place of d_uz(t + 2), and all of d_uz(t + 1) is here
     if (t > 0) {
@@ -966,18 +1124,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
       for (int i = tid; i < BLOCKS * 128; i += THREADS) {
         const int peer = i >> 7, piece = i & 127;
         const uint4 eight = *reinterpret_cast<const uint4*>(staged + piece * 16);
-        send(of_peer(tiles + (next * CHUNKS + 2 * rank) * TILE + piece * 16, peer), eight, of_peer(full + 8 * next, peer));
+        send(tiles + (next * CHUNKS + 2 * rank) * TILE + piece * 16, peer, eight, full + 8 * next);
       }
     }
-    if (present) store_step(p, step, t, row, unit, HP);
+    if (present) store_step(p, step, t, row, quartet, QUARTETS);
     __syncwarp();
   }
-  if (there) {
-    p.d_h[i64(row) * p.width + unit] = pass;
-    p.d_c[i64(row) * p.width + unit] = d_c;
-  }
-  __syncthreads();
-  cluster_sync();
+  store_state(pass, p.d_h, row, unit, p.width, present);
+  if (KEEPS && there) p.d_c[i64(row) * p.width + unit] = d_c;
+  all_are_here();
 }
 #endif
 
@@ -988,11 +1143,11 @@ constexpr int WARPS = THREADS / 32, AT_ONCE = 2;  // rows a warp has in flight
 // A lane has 8 columns, a warp 256, and the warps of all blocks with these columns share the rows. One order of sums every time.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_constant__ Finish p) {
   __shared__ float sums[WARPS][4][256];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, columns = 4 * p.padded, column = blockIdx.x * 256 + lane * 8;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, columns = p.columns, column = blockIdx.x * 256 + lane * 8;
   Block<float> vectors[8], d[8];
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    vectors[i] = vectors_of(p.vectors, p.width, (column + i) >> 2, i & 3);
+    vectors[i] = vectors_of(p.vectors, nullptr, p.width, (column + i) >> 2, i & 3);
     d[i] = {0.f, 0.f, 0.f, 0.f};
   }
   if (column < columns) {
@@ -1020,7 +1175,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_consta
 #pragma unroll
         for (int i = 0; i < 8; i++) {
           const float d_shift = i & 1 ? high(g[i >> 1]) : low(g[i >> 1]);
-          const float d_scale = d_shift * (i & 1 ? high(z[i >> 1]) : low(z[i >> 1]));
+          float d_scale = d_shift * (i & 1 ? high(z[i >> 1]) : low(z[i >> 1]));
+          if (GATES == 3 && (i & 3) == 2) d_scale = high(g[i >> 1]);  // a GRU's gate n has another flow than U h
           mi::block_back(i & 1 ? high(x[i >> 1]) : low(x[i >> 1]), vectors[i], d_scale, d_shift, d_wx[i], d[i]);
         }
         if (at < p.rows)
@@ -1053,12 +1209,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_consta
 #ifdef TURN
 constexpr int SIDE = 32;
 
-// (4 gates, width units, width) becomes (width, width units, 4 gates), in squares that go through shared memory
+// (GATES, width units, width) becomes (width, width units, 4 slots), in squares that go through shared memory
 extern "C" __global__ void __launch_bounds__(THREADS) turn(const __grid_constant__ Turn p) {
-  __shared__ u16 square[4][SIDE][SIDE + 1];
+  __shared__ u16 square[GATES][SIDE][SIDE + 1];
   const int across = threadIdx.x & (SIDE - 1), down = threadIdx.x / SIDE;
   const int unit0 = blockIdx.x * SIDE, m0 = blockIdx.y * SIDE;
-  for (int gate = 0; gate < 4; gate++)
+  for (int gate = 0; gate < GATES; gate++)
     for (int i = down; i < SIDE; i += THREADS / SIDE) {
       const int unit = unit0 + i, m = m0 + across;
       if (unit < p.width && m < p.width) square[gate][i][across] = p.u[(i64(gate) * p.width + unit) * p.width + m];
@@ -1067,7 +1223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) turn(const __grid_constant
   for (int i = down; i < SIDE; i += THREADS / SIDE) {
     const int m = m0 + i, unit = unit0 + across;
     if (m >= p.width || unit >= p.width) continue;
-    const u32 low = square[0][across][i] | u32(square[1][across][i]) << 16, high = square[2][across][i] | u32(square[3][across][i]) << 16;
+    const auto at = [&](int gate) { return gate < GATES ? u32(square[gate][across][i]) : 0u; };
+    const u32 low = at(0) | at(1) << 16, high = at(2) | at(3) << 16;
     *reinterpret_cast<uint2*>(p.turned + (i64(m) * p.width + unit) * 4) = make_uint2(low, high);
   }
 }
