@@ -46,7 +46,6 @@ needs_nvrtc = pytest.mark.skipif(_no_compiler() is not None, reason=f"{_no_compi
 
 PERSISTENT = ("lstm", "gru_after", "rnn")
 WIDE = [
-    ("FINISH", {}),
     ("TURN", {}),
     *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 64), (704, 32), (1024, 16), (64, 8), (576, 32)]),
     *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 0}) for hp, n in [(1024, 64), (704, 32), (64, 8)]),
@@ -54,7 +53,6 @@ WIDE = [
     *((kind, {"HP": hp}) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in (64, 256, 320)),
 ]
 NARROW = [
-    ("FINISH", {}),
     *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 32), (1024, 16), (128, 8)]),
     *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 0}) for hp, n in [(1024, 32), (1024, 16), (128, 8)]),
     *((kind, {"HP": hp}) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in (128, 384)),
@@ -151,7 +149,7 @@ def test_structures_lie_as_in_cuda_h_and_in_the_kernel():
     assert (ctypes.sizeof(nvrtc._Attribute), nvrtc._Attribute.value.offset) == (72, 8)
     assert (ctypes.sizeof(nvrtc._Config), nvrtc._Config.stream.offset, nvrtc._Config.count.offset) == (56, 32, 48)
     text = re.sub(r"//.*", "", (CSRC / "persistent.cu").read_text())
-    for name in ("Forward", "Backward", "Finish"):
+    for name in ("Forward", "Backward", "Turn"):
         body = re.search(rf"struct {name} {{(.*?)}};", text, re.DOTALL)[1]
         found = [n for line in body.split(";") for n in re.findall(r"(\w+)(?=,|$)", line.strip())]
         assert found == [field[0] for field in getattr(gpu_persistent, f"_{name}")._fields_]
@@ -217,6 +215,9 @@ def test_shared_memory_suffices(cell):
     shapes = [Shape(cell, h) for h in range(64, 1025, 64)]
     widest = COLUMNS[shapes[0].gates][-1]
     most = [shared_bytes(kind, shape, widest) for kind in ("GRID_FORWARD", "GRID_BACKWARD") for shape in shapes]
+    most += [
+        shared_bytes("GRID_BACKWARD", shape, columns, quads=True) for shape in shapes if shape.shares for columns in (8, 16, 32)
+    ]
     most += [shared_bytes(kind, shape) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for shape in shapes[:6]]
     assert max(most) <= MOST_SHARED
 
@@ -410,7 +411,7 @@ def forward_in_torch(p, shape):
 def backward_in_torch(p, shape):
     m = Memory(p, shape, transposed=True)
     d_h, d_c = (padded(m.rows(name), m.hp) if getattr(p, name) else torch.zeros(m.n, m.hp) for name in ("d_last_h", "d_last_c"))
-    product, d_bias = torch.zeros_like(d_h), torch.zeros_like(d_h)
+    product, d_bias, sums_of_vectors = torch.zeros_like(d_h), torch.zeros_like(d_h), torch.zeros(4, 4 * shape.quartets)
     for t in reversed(range(m.t)):
         uz = m.over_time("uz")[t].float().requires_grad_()
         before = (m.before()[t].clone() if p.cs else torch.zeros_like(d_h)).requires_grad_()
@@ -418,14 +419,17 @@ def backward_in_torch(p, shape):
         h, c, sums, flow = m.step(t, uz, before, before)
         seeds = ((h, c), (d_h, d_c)) if shape.cell == "lstm" else ((h,), (d_h,))
         *d_sums, d_uz, d_before = torch.autograd.grad(seeds[0], (*sums, uz, before), seeds[1], allow_unused=True)
-        d_gates, inside = torch.stack(d_sums, 1), (t < m.lengths)[:, None]
+        inside = (t < m.lengths)[:, None]
+        flows = uz.detach().clone()
         if flow is not None:  # what gate n's scale multiplies is not U h
-            m.slot("d_gates")[t] = torch.where(inside, d_gates[:, 2] * flow, 0).bfloat16()
+            flows[:, 2] = flow.detach()
             d_bias += torch.where(inside, d_uz[:, 2], 0)
-        d_uz, d_gates = (torch.where(inside[..., None], d, 0) for d in (d_uz, d_gates))
-        m.over_time("d_uz")[t], m.over_time("d_gates")[t] = d_uz.bfloat16(), d_gates.bfloat16()
-        if shape.gates == 3:
-            m.slot("d_uz")[t] = 0
+            m.slot("d_uz")[t] = m.slot("d_wx")[t] = 0
+        d_uz, d_gates = (torch.where(inside[..., None], d, 0) for d in (d_uz, torch.stack(d_sums, 1)))
+        d_scale = d_gates * flows
+        m.over_time("d_uz")[t] = d_uz.bfloat16()
+        m.over_time("d_wx")[t] = (m.vectors[0] * d_scale + m.vectors[2] * d_gates).bfloat16()
+        m.gates(sums_of_vectors)[:] += torch.stack([x.sum(0) for x in (d_scale * m.flow[t], d_scale, d_gates * m.flow[t], d_gates)])
         product = torch.einsum("gij,ngi->nj", m.u, d_uz)
         onwards = d_before if shape.gates == 3 else torch.zeros_like(d_h)
         d_h = torch.where(inside, onwards, d_h)
@@ -433,27 +437,7 @@ def backward_in_torch(p, shape):
     m.rows("d_h")[:] = d_h[:, : m.h]
     if shape.gates > 1:
         m.rows("d_c")[:] = (d_bias if shape.gates == 3 else d_c)[:, : m.h]
-
-
-class FinishInTorch:
-    def __init__(self, cell):
-        self.cell = cell
-
-    def launch(self, grid, p, stream):
-        shape = Shape(self.cell, p.width)
-        assert p.columns == 4 * shape.quartets
-        no_u = torch.zeros(shape.gates * p.width, p.width, dtype=torch.bfloat16)
-        p.steps, p.batch, p.u, p.lengths, p.bias_hn = p.rows, 1, no_u.data_ptr(), None, None
-        m = Memory(p, shape)
-        d_gates, sums = m.over_time("d_gates"), memory(p.sums, torch.float32, grid[1], 4, 4 * shape.quartets)
-        d = d_gates.float()
-        d_scale = d * m.over_time("uz").float()
-        if shape.gates == 3:
-            d_scale[:, :, 2] = m.slot("d_gates").float()
-            m.slot("d_gates")[:] = 0
-        sums.zero_()
-        m.gates(sums[0])[:] = torch.stack([x.sum((0, 1)) for x in (d_scale * m.flow, d_scale, d * m.flow, d)])
-        d_gates[:] = (m.vectors[0] * d_scale + m.vectors[2] * d).bfloat16()
+    return sums_of_vectors[None]
 
 
 @pytest.fixture
@@ -462,7 +446,7 @@ def kernels_in_torch(monkeypatch):
 
     def launch(kind, given, n, shape, phi, like):
         assert (given.batch, phi) == (n, "tanh")
-        passes[kind](given, shape)
+        return passes[kind](given, shape)
 
     def turned(u, shape):
         gates = u.unflatten(0, (shape.gates, -1))
@@ -477,7 +461,6 @@ def kernels_in_torch(monkeypatch):
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
     monkeypatch.setattr(gpu_persistent, "_launch", launch)
     monkeypatch.setattr(gpu_persistent, "_turned", turned)
-    monkeypatch.setattr(gpu_persistent, "_finish_kernel", lambda _, cell: FinishInTorch(cell))
 
 
 @pytest.mark.parametrize("cell", PERSISTENT)
@@ -679,6 +662,11 @@ def test_a_backward_step_through_l2_multiplies_by_u_transposed(cell, h, columns,
         return lane // 4 + 8 * (i >> 1), 8 * j + 2 * (lane & 3) + (i & 1)
 
     assert len({place(tid, e) for tid in range(workers) for e in range(each)}) == values
+    owned = 2 if shape.gates > 1 and each == 4 else 1
+    for quartet16 in range(16):  # whose totals are added up for a quartet: all that have it, once
+        members = [worker_of(shape, each, quartet16, k) for k in range(workers * owned // 16)]
+        here = range(quartet16 // 8 * 2, quartet16 // 8 * 2 + 2) if owned == 2 else range(each)
+        assert sorted(members) == [tid for tid in range(workers) if all(place(tid, e)[0] == quartet16 for e in here)]
     exchange = np.zeros((parts, columns * 64), dtype=np.int64)
     for part, tid, e in itertools.product(range(parts), range(workers), range(each)):
         quartet16, column = place(tid, e)
@@ -720,6 +708,17 @@ def test_a_backward_step_through_l2_multiplies_by_u_transposed(cell, h, columns,
             d_h[column, part * 16 + quartet16] = sums[part, :, tid * each + e].sum()
     assert np.array_equal(d_h[:, :h], d_uz @ u)
     assert not d_h[:, h:].any()
+
+
+def worker_of(shape, each, quartet16, k):
+    low, high = quartet16 & 7, quartet16 >> 3
+    if shape.gates == 1:
+        return quartet16 + 16 * k
+    if each == 1:
+        return low << 4 | high << 1 | (k & 1) | (k >> 1 & 3) << 2 | (k >> 3) << 7
+    if each == 2:
+        return low << 3 | high | (k & 3) << 1 | (k >> 2) << 6
+    return low << 2 | (k & 3) | (k >> 2) << 5
 
 
 CLUSTERS = [("lstm", 64), ("lstm", 100), ("lstm", 160), ("gru_after", 100), ("rnn", 128), ("rnn", 200), ("rnn", 70)]

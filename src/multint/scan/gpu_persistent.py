@@ -30,7 +30,8 @@ CHUNK = 64  # units in one tile of h
 MOST_UNITS = 1024  # U's part of a thread block is in its registers
 CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here U fits one cluster, by the number of gates
 CLUSTER_ROWS = 8  # of the batch, to a cluster
-COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, 64), 4: (8, 16, 32, 64)}  # rows of the batch to a group of blocks, by gates too
+WIDEST = 64
+COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, WIDEST), 4: (8, 16, 32, WIDEST)}  # rows of the batch to a group of blocks, by gates too
 MOST_SLICES = 4  # of the batch, one after the other: with more, products over all rows at once are faster
 GPC_BLOCKS = 16  # blocks of clusters that fit a cluster's part of the GPU, at one on each multiprocessor
 UNCLUSTERED = 12  # multiprocessors that clusters of four leave unused
@@ -74,7 +75,7 @@ class Shape:
         return self.quartets // 32
 
     @property
-    def quads(self) -> bool:
+    def shares(self) -> bool:
         """Whether blocks share sums of the backward pass, for which clusters of four are best."""
         return self.gates > 1
 
@@ -179,7 +180,7 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
 
     Few columns to a group are fast, and so are clusters of four in the backward pass: what leaves room for them comes first.
     """
-    for limit in (sms - UNCLUSTERED, sms) if shape.quads else (sms,):
+    for limit in (sms - UNCLUSTERED, sms) if shape.shares else (sms,):
         for columns in COLUMNS[shape.gates]:
             plan = Plan(columns, n)
             if plan.groups * shape.parts <= limit:
@@ -210,7 +211,7 @@ def _pointers(*names: str) -> list[tuple[str, type[ctypes.c_void_p]]]:
     return [(name, ctypes.c_void_p) for name in names]
 
 
-class _Forward(ctypes.Structure):  # as in persistent.cu, like the next two
+class _Forward(ctypes.Structure):  # as in persistent.cu, like the next
     _fields_ = [
         *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "h", "c", "lengths", "outputs", "uz", "cs", "last_h", "last_c"),
         *_pointers("exchange", "flags"),
@@ -221,17 +222,8 @@ class _Forward(ctypes.Structure):  # as in persistent.cu, like the next two
 class _Backward(ctypes.Structure):
     _fields_ = [
         *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "lengths", "uz", "cs", "d_outputs", "d_last_h", "d_last_c"),
-        *_pointers("d_uz", "d_gates", "d_h", "d_c", "exchange", "flags", "partial", "owner_flags"),
+        *_pointers("d_uz", "d_wx", "sums", "d_h", "d_c", "exchange", "flags", "partial", "owner_flags"),
         *_SIZES,
-    ]
-
-
-class _Finish(ctypes.Structure):
-    _fields_ = [
-        *_pointers("flow", "tokens", "vectors", "uz", "d_gates", "sums"),
-        ("rows", ctypes.c_longlong),
-        ("width", ctypes.c_int),
-        ("columns", ctypes.c_int),
     ]
 
 
@@ -241,24 +233,27 @@ class _Turn(ctypes.Structure):
 
 @functools.cache
 def source(kind: str, cell: str, phi: str = "tanh", **defines: int) -> nvrtc.Source:
-    """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD", "FINISH" or "TURN"."""
+    """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD" or "TURN"."""
     headers = tuple((name, (CSRC / file).read_text()) for name, file in HEADERS.items())
     named = {"CELL": cell, "PHI": PHI[phi], **defines}
     options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in named.items()))
     return nvrtc.Source("persistent.cu", (CSRC / "persistent.cu").read_text(), headers, options)
 
 
-def shared_bytes(kind: str, shape: Shape, columns: int = CLUSTER_ROWS) -> int:
+def shared_bytes(kind: str, shape: Shape, columns: int = CLUSTER_ROWS, quads: bool = False) -> int:
     """Dynamic shared memory, as each kernel divides it, and what it may lose by aligning it."""
-    chunks, tile = shape.hp // CHUNK, columns * 128
-    units = shape.hp // shape.quartets
-    sums = 2 * 8 * columns * 16 if shape.quads else 2 * columns * 68
-    product = 2 * CLUSTER_ROWS * 36 if shape.quads else CLUSTER_ROWS * 132
+    chunks, tile, units = shape.hp // CHUNK, columns * 128, shape.hp // shape.quartets
+    workers = min(THREADS, 16 * columns)
+    # of the backward pass through L2: tiles of a block's share, partial sums, gradients of vectors, flows of the step
+    share = chunks // 2 if shape.shares and not quads and chunks % 2 == 0 else chunks
+    partial = 2 * 8 * columns * 16 if quads else 0 if shape.shares else 2 * columns * 68
+    totals, seen = (4 * workers, 0) if columns < WIDEST else (8 * workers, 4 * workers)
+    product = 2 * CLUSTER_ROWS * 36 if shape.shares else CLUSTER_ROWS * 132
     return (
         1024
         + {
             "GRID_FORWARD": chunks * tile + 2 * max(1, columns // 16) * 128 * 16 + columns * 32 * units + 8 * chunks,
-            "GRID_BACKWARD": chunks * tile + sums * 4 + 64 * 16 + 8 * chunks,
+            "GRID_BACKWARD": share * tile + partial * 4 + 64 * 16 + (totals + seen) * 16 + 8 * share,
             "CLUSTER_FORWARD": 2 * chunks * tile + 2 * CLUSTER_ROWS * 32 * units * 2 + 16,
             "CLUSTER_BACKWARD": 2 * shape.quartets // 16 * tile + 2 * tile + product * 4 + 16,
         }[kind]
@@ -275,21 +270,19 @@ def _cluster_kernel(kind: str, device: int, shape: Shape, phi: str) -> nvrtc.Ker
 @functools.cache
 def _grid_kernel(kind: str, device: int, shape: Shape, phi: str, columns: int, blocks: int) -> tuple[nvrtc.Kernel, bool]:
     """The kernel, and whether it needs memory for partial sums: where the backward pass cannot have clusters of four."""
-    shared = shared_bytes(kind, shape, columns)
     program = functools.partial(source, kind, shape.cell, phi, HP=shape.hp, COLUMNS=columns)
-    load = functools.partial(nvrtc.load, function=kind.lower(), device=device, threads=THREADS, shared=shared, cooperative=True)
+
+    def load(program: nvrtc.Source, cluster: int, quads: bool = False) -> nvrtc.Kernel:
+        shared = shared_bytes(kind, shape, columns, quads)
+        return nvrtc.load(program, kind.lower(), device, threads=THREADS, shared=shared, cluster=cluster, cooperative=True)
+
     if kind == "GRID_FORWARD":
-        return load(program(), cluster=2), False
-    if shape.quads and blocks <= multiprocessors(device) - UNCLUSTERED:
-        kernel = load(program(QUADS=1), cluster=4)
+        return load(program(), 2), False
+    if shape.shares and columns < WIDEST and blocks <= multiprocessors(device) - UNCLUSTERED:
+        kernel = load(program(QUADS=1), 4, quads=True)
         if 4 * kernel.clusters_at_once((blocks, 1)) >= blocks:
             return kernel, False
-    return load(program(QUADS=0)), shape.quads
-
-
-@functools.cache
-def _finish_kernel(device: int, cell: str) -> nvrtc.Kernel:
-    return nvrtc.load(source("FINISH", cell), "finish", device, threads=THREADS)
+    return load(program(QUADS=0), 1), shape.shares
 
 
 @functools.cache
@@ -308,19 +301,24 @@ def _turned(u: Float[Tensor, "gh h"], shape: Shape) -> Float[Tensor, "h k"]:
     return turned
 
 
-def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> None:
-    """Run one pass over all rows of the batch, with the memory its blocks talk through."""
+def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> Float[Tensor, "parts 4 ghp"]:
+    """Run one pass over all rows of the batch, with the memory its blocks talk through.
+
+    Returns the gradients of the vectors, if it is the backward one, in as many parts as there were groups of blocks.
+    """
+    columns = 4 * shape.quartets
     if n == 0:
-        return  # an empty batch
+        return like.new_zeros((1, 4, columns), dtype=torch.float32)  # an empty batch
     device, sms = like.device.index, multiprocessors(like.device.index)
     stream = torch.cuda.current_stream(like.device).cuda_stream
     given.batch = n
     padded_shape = replace(shape, h=shape.hp)  # one kernel for all that are padded to it
     if in_clusters(n, shape, sms):
+        clusters = -(-n // CLUSTER_ROWS)
+        vectors = _for_sums(given, clusters, columns, like)
         given.first, given.end = 0, n
-        blocks = -(-n // CLUSTER_ROWS) * shape.cluster
-        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((blocks, 1), given, stream)
-        return
+        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((clusters * shape.cluster, 1), given, stream)
+        return vectors
     plan = grid_plan(n, shape, sms)
     assert plan is not None, "why_not refuses it"
     blocks = plan.groups * shape.parts
@@ -335,12 +333,24 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: s
         partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.float32)
         assert isinstance(given, _Backward)
         given.partial = partial.data_ptr()
+    vectors = _for_sums(given, plan.slices * plan.groups, columns, like)
     for slice_ in range(plan.slices):
         given.first, given.end = slice_ * plan.rows, min(n, (slice_ + 1) * plan.rows)
         given.flags = flags[slice_, 0].data_ptr()
         if isinstance(given, _Backward):
             given.owner_flags = flags[slice_, -1].data_ptr()
+            given.sums = vectors[slice_ * plan.groups :].data_ptr()
         kernel.launch((-(-(given.end - given.first) // plan.columns) * shape.parts, 1), given, stream)
+    return vectors
+
+
+def _for_sums(given: _Forward | _Backward, parts: int, columns: int, like: Tensor) -> Float[Tensor, "parts 4 ghp"]:
+    """Memory for gradients of the vectors; zeros, since the last slice of a batch may have fewer groups than there is room for."""
+    parts = parts if isinstance(given, _Backward) else 0
+    sums = like.new_zeros((parts, 4, columns), dtype=torch.float32)
+    if isinstance(given, _Backward):
+        given.sums = sums.data_ptr()
+    return sums
 
 
 def _at(x: Tensor | None) -> int | None:
@@ -457,20 +467,20 @@ def backward(
     bias_hn = _contiguous(p.bias_hn)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
     d_last_h, d_last_c = (_contiguous(grad) for grad in grads[1:])
-    d_uz, d_gates = torch.empty_like(uz), torch.empty_like(uz)
+    d_uz, d_flow = torch.empty_like(uz), torch.empty_like(uz)
     d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
     turned = _turned(u, shape)
     read = (flow, tokens, turned, vectors, bias_hn, lengths, uz, cs, d_outputs, d_last_h, d_last_c)
-    given = _Backward(*map(_at, (*read, d_uz, d_gates, d_h, d_c)), *(None,) * 4, t, n, h)
-    _launch("BACKWARD", given, n, shape, p.phi, u)
-    d_x, d_wx, d_vectors = _input_gradients(p, shape, flow, weight, tokens, vectors, uz, d_gates, wanted)
+    given = _Backward(*map(_at, (*read, d_uz, d_flow, None, d_h, d_c)), *(None,) * 4, t, n, h)
+    sums = _launch("BACKWARD", given, n, shape, p.phi, u)
+    d_x, d_wx = _input_gradients(p, shape, weight, tokens, d_flow, wanted)
     if "h" in wanted:
         d_h += torch.mm(gates_first(d_uz[0], shape, 1), u, out_dtype=torch.float32)
     return Gradients(
         x=d_x,
         wx=d_wx,
         u=_recurrent_gradient(p, shape, outputs, d_uz) if "u" in wanted else None,
-        vectors=d_vectors,
+        vectors=gates_first(sums.sum(0), shape, 1) if "vectors" in wanted else None,
         bias_hn=d_c.sum(0) if "bias_hn" in wanted else None,  # of a GRU that is what it has
         h=d_h if "h" in wanted else None,
         c=d_c if "c" in wanted else None,
@@ -488,23 +498,10 @@ def _recurrent_gradient(
 
 
 def _input_gradients(
-    p: Inputs,
-    shape: Shape,
-    flow: Tensor,
-    weight: Tensor | None,
-    tokens: Tensor | None,
-    vectors: Tensor,
-    uz: Tensor,
-    d_gates: Tensor,
-    wanted: frozenset[str],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of x, wx and the vectors. Turns ``d_gates`` into the gradient of W x."""
-    if not wanted & {"x", "wx", "vectors"}:
-        return None, None, None
+    p: Inputs, shape: Shape, weight: Tensor | None, tokens: Tensor | None, d_flow: Tensor, wanted: frozenset[str]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of x and wx, from that of W x."""
     t, n = p.steps, p.h.shape[0]
-    sums = _finish(flow, tokens, vectors, uz, d_gates, shape)
-    d_flow = d_gates
-    d_vectors = gates_first(sums.sum(0), shape, 1) if "vectors" in wanted else None
     d_x = d_wx = None
     if p.x is not None and weight is not None and "x" in wanted:
         d_x = torch.mm(d_flow.flatten(0, 1), weight).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
@@ -515,21 +512,4 @@ def _input_gradients(
             d_wx = gates_first(d_flow, shape, 2)
         else:
             d_wx = gates_first(torch.mm(d_flow.flatten(0, 1).t(), _eights(p.x).flatten(0, 1))[:, : p.x.shape[2]], shape, 0)
-    return d_x, d_wx, d_vectors
-
-
-def _finish(
-    flow: Tensor, tokens: Tensor | None, vectors: Tensor, uz: Tensor, d_gates: Tensor, shape: Shape
-) -> Float[Tensor, "blocks 4 ghp"]:
-    """Turn ``d_gates`` into the gradient of W x, in place; returns those of the vectors, in as many parts as there were blocks."""
-    t, n, columns = uz.shape
-    across = -(-columns // 256)
-    # three blocks to a multiprocessor, unless rows are fewer than their warps
-    down = max(1, min(-(-3 * multiprocessors(uz.device.index) // across), t * n // 16))
-    sums = torch.empty((down, 4, columns), dtype=torch.float32, device=uz.device)
-    given = _Finish(*map(_at, (flow, tokens, vectors, uz, d_gates, sums)), t * n, shape.h, columns)
-    if t * n == 0:
-        return sums.zero_()
-    stream = torch.cuda.current_stream(uz.device).cuda_stream
-    _finish_kernel(uz.device.index, shape.cell).launch((across, down), given, stream)
-    return sums
+    return d_x, d_wx

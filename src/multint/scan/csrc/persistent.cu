@@ -4,7 +4,7 @@
 // travels between thread blocks at a step. Two ways of travelling:
 //   GRID_*     through L2. A group of PARTS blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
 //   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows.
-// FINISH turns the gradients of the gates into those of W x and of the vectors, after the loop; TURN transposes U before it.
+// TURN transposes U before the backward pass.
 //
 // NVRTC compiles one kernel at a time: one of those names is defined, CELL and PHI (names of cells.h and lanes.h), HP (units,
 // padded with zeros to whole chunks of 64, of an RNN two chunks; they stay zero: U and the vectors are zero there) and, for GRID_*,
@@ -71,8 +71,9 @@ struct Backward {
   const u16* d_outputs;   // (steps, batch, width)
   const float* d_last_h;  // (batch, width) or null, as d_last_c
   const float* d_last_c;
-  u16* d_uz;          // (steps, batch, QUARTETS, 4), as d_gates
-  u16* d_gates;       // the gradients of what the gates' nonlinearities take; in a GRU's empty slot, that of gate n's scale
+  u16* d_uz;          // (steps, batch, QUARTETS, 4), as d_wx
+  u16* d_wx;
+  float* sums;        // (groups, or clusters, 4, QUARTETS * 4): of these rows, the gradients of alpha, beta1, beta2, b
   float* d_h;         // (batch, width): the part of h's gradient that did not come through U
   float* d_c;         // (batch, width); of a GRU the gradient of bias_hn, row by row
   u16* exchange;      // GRID: two buffers of (groups, PARTS, COLUMNS, 64)
@@ -82,17 +83,6 @@ struct Backward {
   int steps, batch, width;
   int first, end;
 };
-struct Finish {
-  const u16* flow;
-  const i64* tokens;
-  const float* vectors;
-  const u16* uz;
-  u16* d_gates;   // (rows, columns), becomes the gradient of W x
-  float* sums;    // (gridDim.y, 4, columns): of this block's rows, the gradients of alpha, beta1, beta2, b
-  i64 rows;
-  int width, columns;
-};
-
 struct Turn {
   const u16* u;   // (GATES, width, width)
   u16* turned;    // (width, width, 4)
@@ -403,7 +393,7 @@ template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<f
 // Gradients of one step, rounded, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its
 // state, nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U.
 struct Step {
-  uint2 d_uz, d_gates;
+  uint2 d_uz, d_gates;  // d_gates: of what the gates' nonlinearities take; in a GRU's empty slot, of the scale of gate n, whose flow is not U h
 };
 DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, float& d_c, float (&pass)[UNITS]) {
   float d_uz[4], d_gates[4];
@@ -428,10 +418,21 @@ DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, f
   }
   return {packed(d_uz), packed(d_gates)};
 }
-DEVICE void store_step(const Backward& p, const Step& s, int t, int row, int quartet, int quartets) {
+// Store the gradients of a step whose flows were W x and U h, on from the gates to W x; and add those of the vectors to their totals.
+template <int APART = 1>
+DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Block<float>* vectors, Block<float> (&total)[4], int t, int row,
+                       int quartet, int quartets) {
+  float wx[4], uz[4], d_gates[4], d_wx[4];
+  unpack(make_uint2(flows.x, flows.y), wx), unpack(make_uint2(flows.z, flows.w), uz), unpack(s.d_gates, d_gates);
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    const bool empty = GATES == 3 && g == 3;
+    const float d_scale = GATES == 3 && g == 2 ? d_gates[3] : d_gates[g] * uz[g];
+    mi::block_back(wx[g], vectors[g * APART], empty ? 0.f : d_scale, empty ? 0.f : d_gates[g], d_wx[g], total[g]);
+  }
   const i64 at = ((i64(t) * p.batch + row) * quartets + quartet) * 4;
   *reinterpret_cast<uint2*>(p.d_uz + at) = s.d_uz;
-  *reinterpret_cast<uint2*>(p.d_gates + at) = s.d_gates;
+  *reinterpret_cast<uint2*>(p.d_wx + at) = packed(d_wx);
 }
 
 extern __shared__ unsigned char shared_memory[];
@@ -678,6 +679,7 @@ constexpr int EACH = VALUES / WORKERS;                        // quartets a work
 constexpr int LINES = UNITS > 1 ? EACH : EACH > 1 ? 2 : 1;    // rows of the batch among them: then it begins again with the first
 constexpr bool AHEAD = EACH <= 2;                             // registers suffice to read a step ahead
 constexpr int COLUMN = 68;                                    // an RNN's partial sum: (COLUMNS, 64 units and a gap)
+constexpr int OWNED = UNITS == 1 && EACH == 4 ? 2 : 1;        // different quartets among a worker's, with EACH / OWNED rows each
 constexpr int PARTIAL = UNITS > 1 ? 2 * COLUMNS * COLUMN : QUADS ? 2 * 8 * VALUES : 0;  // in shared memory; a quad's twice, by parity
 
 DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
@@ -707,11 +709,22 @@ DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
   }
 }
 
+// the k-th of the workers that have this quartet of the block, where two halves of them, eight quartets apart, are the same with OWNED
+DEVICE int worker_of(int quartet16, int k) {
+  const int low = quartet16 & 7, high = quartet16 >> 3;
+  if (UNITS > 1) return quartet16 + 16 * k;
+  if (EACH == 1) return low << 4 | high << 1 | (k & 1) | ((k >> 1) & 3) << 2 | (k >> 3) << 7;
+  if (EACH == 2) return low << 3 | high | (k & 3) << 1 | (k >> 2) << 6;
+  return low << 2 | (k & 3) | (k >> 2) << 5;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __grid_constant__ Backward p) {
   unsigned char* memory = aligned(shared_memory);
   float* partial = reinterpret_cast<float*>(memory + CHUNKS * TILE);
   Block<float>* vectors = reinterpret_cast<Block<float>*>(partial + PARTIAL);  // (4 slots, 16 quartets): a warp reads neighbours
-  const u32 tiles = shared_address(memory), full = shared_address(vectors + 64);
+  float4* totals = reinterpret_cast<float4*>(vectors + 64);  // (OWNED, 4 slots, WORKERS): gradients of the vectors
+  uint4* seen = reinterpret_cast<uint4*>(totals + OWNED * 4 * WORKERS);  // (EACH, WORKERS) if not AHEAD: W x and U h of the step
+  const u32 tiles = shared_address(memory), full = shared_address(seen + (AHEAD ? 0 : EACH * WORKERS));
 
   const int group = blockIdx.x / PARTS, part = blockIdx.x % PARTS, share = part & (SHARERS - 1);
   const int tid = threadIdx.x, lane = tid & 31, half = tid >> 7, warp = (tid >> 5) & 3, q = lane >> 2, l = lane & 3;
@@ -765,17 +778,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   };
   if (AHEAD) read(p.steps - 1);
 
+  // ---- gradients of this worker's vectors: in registers, or with two quartets in shared memory
+  Block<float> total[4];
+  auto load_totals = [&](int owned) {
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+      const float4 v = totals[(owned * 4 + g) * WORKERS + tid];
+      total[g] = {v.x, v.y, v.z, v.w};
+    }
+  };
+  auto store_totals = [&](int owned) {
+#pragma unroll
+    for (int g = 0; g < 4; g++)
+      totals[(owned * 4 + g) * WORKERS + tid] = make_float4(total[g].alpha, total[g].beta1, total[g].beta2, total[g].b);
+  };
+#pragma unroll
+  for (int g = 0; g < 4; g++) total[g] = {0.f, 0.f, 0.f, 0.f};
+  if (OWNED > 1) {
+    store_totals(0);
+    store_totals(1);
+  }
+
   float d[COLUMNS / 2];
   for (int done = 0; done < p.steps; done++) {
     const int t = p.steps - 1 - done;
     Slopes slopes[EACH];
     float d_h[EACH][UNITS];
+    uint4 flows[EACH];
     auto prepare = [&] {
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         slopes[e] = slopes_of<16>(kept[e], vectors + quartet16_of(e));
 #pragma unroll
         for (int i = 0; i < UNITS; i++) d_h[e][i] = kept[e].d_output[i] + pass[e][i];
+        flows[e] = make_uint4(kept[e].wx.x, kept[e].wx.y, kept[e].uz.x, kept[e].uz.y);
+        if (!AHEAD) seen[e * WORKERS + tid] = flows[e];
       }
     };
     if (!AHEAD) read(t);
@@ -878,8 +915,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     block_sync<THREADS>();
     if (tid == 0 && t > 0) raise_flag(p.flags + blockIdx.x * 32);
 #pragma unroll
-    for (int e = 0; e < EACH; e++)
-      if (present(e)) store_step(p, step[e], t, row_of(e), quartet_of(e), QUARTETS);
+    for (int owned = 0; owned < OWNED; owned++) {
+      if (!works) continue;
+      if (OWNED > 1) load_totals(owned);
+#pragma unroll
+      for (int r = 0; r < EACH / OWNED; r++) {
+        const int e = owned * (EACH / OWNED) + r;
+        if (!AHEAD) flows[e] = seen[e * WORKERS + tid];
+        if (present(e))
+          store_step<16>(p, step[e], flows[e], vectors + quartet16_of(e), total, t, row_of(e), quartet_of(e), QUARTETS);
+      }
+      if (OWNED > 1) store_totals(owned);
+    }
     __syncwarp();
   }
 #pragma unroll
@@ -888,9 +935,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     store_state(pass[e], p.d_h, row_of(e), unit, p.width, present(e));
     if (KEEPS && present(e) && unit < p.width) p.d_c[i64(row_of(e)) * p.width + unit] = d_c[e];
   }
-#if QUADS
+
+  // ---- one sum over the rows of the batch for each slot and vector of the block's quartets, in the same order every time
+  if (OWNED == 1 && works) store_totals(0);
   __syncthreads();
-  cluster_sync();
+  const int quartet16 = tid >> 4, slot = (tid >> 2) & 3, vector = tid & 3;
+  float sum = 0.f;
+  for (int k = 0; k < WORKERS * OWNED / 16; k++) {
+    const float4 v = totals[((OWNED > 1 ? quartet16 >> 3 : 0) * 4 + slot) * WORKERS + worker_of(quartet16, k)];
+    sum += vector == 0 ? v.x : vector == 1 ? v.y : vector == 2 ? v.z : v.w;
+  }
+  p.sums[(i64(group) * 4 + vector) * 4 * QUARTETS + (part * 16 + quartet16) * 4 + slot] = sum;
+#if QUADS
+  cluster_sync();  // no block leaves while another may still write to it
 #endif
 }
 #endif
@@ -1081,6 +1138,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
   Kept kept = kept_at(p, line, p.steps - 1, row, quartet, QUARTETS, present);
   if (p.steps > 1) line = line_of(p.tokens, p.steps - 2, p.batch, row, present);
 
+  Block<float> total[4];  // gradients of the vectors
+#pragma unroll
+  for (int g = 0; g < 4; g++) total[g] = {0.f, 0.f, 0.f, 0.f};
+
   for (int done = 0; done < p.steps; done++) {
     const int t = p.steps - 1 - done, next = (done + 1) & 1;
     if (tid == 0 && t > 0) expect(full + 8 * next, ROWS * QUARTETS * 8);
@@ -1088,6 +1149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
     float d_h[UNITS];
 #pragma unroll
     for (int i = 0; i < UNITS; i++) d_h[i] = kept.d_output[i] + pass[i];
+    const uint4 flows = make_uint4(kept.wx.x, kept.wx.y, kept.uz.x, kept.uz.y);
     if (t > 0) kept = kept_at(p, line, t - 1, row, quartet, QUARTETS, present);
     if (t > 1) line = line_of(p.tokens, t - 2, p.batch, row, present);
     if (done > 0) {
@@ -1127,81 +1189,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
         send(tiles + (next * CHUNKS + 2 * rank) * TILE + piece * 16, peer, eight, full + 8 * next);
       }
     }
-    if (present) store_step(p, step, t, row, quartet, QUARTETS);
+    if (present) store_step(p, step, flows, vectors, total, t, row, quartet, QUARTETS);
     __syncwarp();
+  }
+  // the eight lanes of a quartet have its rows of the batch: each adds all up, and writes two of the sixteen sums
+  const i64 sums = i64(blockIdx.x / BLOCKS) * 4 * 4 * QUARTETS + quartet * 4;
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    const int slot = i >> 2, vector = i & 3;
+    float sum = vector == 0 ? total[slot].alpha : vector == 1 ? total[slot].beta1 : vector == 2 ? total[slot].beta2 : total[slot].b;
+#pragma unroll
+    for (int apart = 1; apart < 8; apart *= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+    if (column == i >> 1) p.sums[sums + vector * 4 * QUARTETS + slot] = sum;
   }
   store_state(pass, p.d_h, row, unit, p.width, present);
   if (KEEPS && there) p.d_c[i64(row) * p.width + unit] = d_c;
   all_are_here();
-}
-#endif
-
-// ------------------------------------------------------------------------------------------------------------ after the loop
-#ifdef FINISH
-constexpr int WARPS = THREADS / 32, AT_ONCE = 2;  // rows a warp has in flight
-
-// A lane has 8 columns, a warp 256, and the warps of all blocks with these columns share the rows. One order of sums every time.
-extern "C" __global__ void __launch_bounds__(THREADS) finish(const __grid_constant__ Finish p) {
-  __shared__ float sums[WARPS][4][256];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, columns = p.columns, column = blockIdx.x * 256 + lane * 8;
-  Block<float> vectors[8], d[8];
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    vectors[i] = vectors_of(p.vectors, nullptr, p.width, (column + i) >> 2, i & 3);
-    d[i] = {0.f, 0.f, 0.f, 0.f};
-  }
-  if (column < columns) {
-    const i64 stride = i64(gridDim.y) * WARPS;
-    for (i64 row = i64(blockIdx.y) * WARPS + warp; row < p.rows; row += AT_ONCE * stride) {
-      uint4 gates[AT_ONCE], uz[AT_ONCE], wx[AT_ONCE];
-#pragma unroll
-      for (int r = 0; r < AT_ONCE; r++) {
-        const i64 at = row + r * stride;
-        if (at < p.rows) {
-          const i64 line = p.tokens ? p.tokens[at] : at;
-          gates[r] = *reinterpret_cast<const uint4*>(p.d_gates + at * columns + column);
-          uz[r] = __ldg(reinterpret_cast<const uint4*>(p.uz + at * columns + column));
-          wx[r] = __ldg(reinterpret_cast<const uint4*>(p.flow + line * columns + column));
-        } else {
-          gates[r] = uz[r] = wx[r] = make_uint4(0, 0, 0, 0);
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < AT_ONCE; r++) {
-        const i64 at = row + r * stride;
-        const u32 g[4] = {gates[r].x, gates[r].y, gates[r].z, gates[r].w}, z[4] = {uz[r].x, uz[r].y, uz[r].z, uz[r].w},
-                  x[4] = {wx[r].x, wx[r].y, wx[r].z, wx[r].w};
-        float d_wx[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-          const float d_shift = i & 1 ? high(g[i >> 1]) : low(g[i >> 1]);
-          float d_scale = d_shift * (i & 1 ? high(z[i >> 1]) : low(z[i >> 1]));
-          if (GATES == 3 && (i & 3) == 2) d_scale = high(g[i >> 1]);  // a GRU's gate n has another flow than U h
-          mi::block_back(i & 1 ? high(x[i >> 1]) : low(x[i >> 1]), vectors[i], d_scale, d_shift, d_wx[i], d[i]);
-        }
-        if (at < p.rows)
-          *reinterpret_cast<uint4*>(p.d_gates + at * columns + column) =
-              make_uint4(packed(d_wx[0], d_wx[1]), packed(d_wx[2], d_wx[3]), packed(d_wx[4], d_wx[5]), packed(d_wx[6], d_wx[7]));
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    // the lane's eight values 32 apart, against bank conflicts
-    sums[warp][0][i * 32 + lane] = d[i].alpha, sums[warp][1][i * 32 + lane] = d[i].beta1;
-    sums[warp][2][i * 32 + lane] = d[i].beta2, sums[warp][3][i * 32 + lane] = d[i].b;
-  }
-  __syncthreads();
-  const int mine = blockIdx.x * 256 + threadIdx.x, slot = (threadIdx.x & 7) * 32 + (threadIdx.x >> 3);
-  if (mine < columns) {
-#pragma unroll
-    for (int vector = 0; vector < 4; vector++) {
-      float sum = 0.f;
-#pragma unroll
-      for (int w = 0; w < WARPS; w++) sum += sums[w][vector][slot];
-      p.sums[(i64(blockIdx.y) * 4 + vector) * columns + mine] = sum;
-    }
-  }
 }
 #endif
 
