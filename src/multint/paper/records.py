@@ -191,7 +191,7 @@ def read(results: Path) -> Records:
 
 
 def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
-    """Runs that share all but the seed, in order of appearance; of a seed run twice, the later."""
+    """Runs that share all but the seed, in order of recipe and seed; of a seed run twice, the later."""
     found: dict[tuple[str, ...], dict[Any, Run]] = {}
     warnings = []
     for place, run in enumerate(runs):
@@ -204,7 +204,8 @@ def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
                 f"{seeds[seed].run}: seed {run.seed} was run again with the same setting; only the later, {run.run}, counts"
             )
         seeds[seed] = run
-    return [Group(tuple(seeds.values())) for seeds in found.values()], warnings
+    ordered = (sorted(seeds.values(), key=lambda run: -1 if run.seed is None else run.seed) for seeds in found.values())
+    return sorted((Group(tuple(runs)) for runs in ordered), key=lambda group: group.runs[0].recipe), warnings
 
 
 def chosen(groups: Sequence[Group]) -> Group | None:
