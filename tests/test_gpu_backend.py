@@ -169,8 +169,12 @@ def test_steps_agrees_at_odd_sizes(cell, t, n, h, dtype, tolerance):
         assert_agrees(on_device(cell, t=t, n=n, h=h, dtype=dtype, state=F32, lengths=True, restart=n), tolerance, "gpu")
 
 
+# more: sums through L2 of four blocks and of eight, a batch in two slices and in three, the last one short
+SLICED = [(4, 100, 700), (4, 128, 1000), (3, 129, 1000), (3, 300, 1000)]
+
+
 @pytest.mark.parametrize("cell", ONE_PRODUCT)
-@pytest.mark.parametrize("t, n, h", [*SIZES, (2, 3, 1023), (3, 130, 260), (3, 300, 330), (4, 40, 384)])
+@pytest.mark.parametrize("t, n, h", [*SIZES, (2, 3, 1023), (3, 130, 260), (3, 300, 330), (4, 40, 384), *SLICED])
 @pytest.mark.parametrize("lengths", [False, True])
 def test_persistent_agrees_at_odd_sizes(cell, t, n, h, lengths):
     source = {5: {"symbols": 9}, 9: {"features": 13}, 257: {"features": 8}, 1: {"features": 1}}.get(n, {})
@@ -251,8 +255,9 @@ def test_small_and_large_tables_agree(symbols, dtype, tolerance):
 
 @each_cell
 def test_a_layer_without_bias_agrees(cell):
-    problem = on_device(cell, dtype=F32)
-    assert_agrees(replace(problem, vectors=problem.vectors._replace(b=None), bias_hn=None), 1e-5, "gpu")
+    for dtype, tolerance in ((F32, 1e-5), (BF16, 1e-2)):
+        problem = on_device(cell, dtype=dtype, state=F32)
+        assert_agrees(replace(problem, vectors=problem.vectors._replace(b=None), bias_hn=None), tolerance, "gpu")
 
 
 @each_cell
@@ -294,6 +299,14 @@ def test_large_pre_activations_stay_finite(cell, dtype, tolerance):
     assert all(x.isfinite().all() for x in (*found, *grads))
     for ours, judge in zip(found, values(reference.run(widened(problem))), strict=True):
         assert_near(ours, judge, tolerance, "a value")
+
+
+@each_narrow
+def test_relu_leaves_what_is_not_a_number_to_be_seen(dtype):
+    problem = on_device("rnn", phi="relu", t=3, n=3, h=20, dtype=dtype, state=F32)
+    problem.wx.data[1, 2, 3] = float("nan")
+    outputs = scan(problem, "gpu").outputs
+    assert outputs[1, 2, 3].isnan() and outputs[:, :2].isfinite().all()
 
 
 @each_engine
@@ -343,6 +356,8 @@ REPEATED = {
     "persistent-small": ("persistent", {"t": 5, "n": 3, "h": 24}),
     "persistent-mid": ("persistent", {"t": 12, "n": 64, "h": 704}),
     "persistent-ragged": ("persistent", {"t": 7, "n": 37, "h": 330, "lengths": True, "symbols": 9}),
+    "persistent-wide": ("persistent", {"t": 12, "n": 128, "h": 1024}),
+    "persistent-uneven": ("persistent", {"t": 12, "n": 100, "h": 700}),
     "persistent-gru": ("persistent", {"cell": "gru_after", "t": 12, "n": 64, "h": 704}),
     "persistent-rnn": ("persistent", {"cell": "rnn", "t": 12, "n": 64, "h": 704}),
     "persistent-rnn-small": ("persistent", {"cell": "rnn", "t": 7, "n": 37, "h": 200, "lengths": True}),
@@ -458,8 +473,8 @@ def test_memory_full_of_nan_changes_nothing(engine, options):
 
 @each_cell
 def test_memory_full_of_nan_changes_nothing_in_any_cell(cell):
-    for dtype in (F32, BF16, F16):
-        problem = on_device(cell, t=4, n=9, h=37, dtype=dtype, state=F32, symbols=5, lengths=True, restart=1)
+    for dtype, restart in ((F32, 1), (BF16, 1), (F16, 1), (BF16, 0)):  # the last may be persistent
+        problem = on_device(cell, t=4, n=9, h=37, dtype=dtype, state=F32, symbols=5, lengths=True, restart=restart)
         expected = bits(problem, "gpu")
         poison()
         found = bits(problem, "gpu")
@@ -1006,6 +1021,8 @@ OPERANDS = {
     "gru-tokens-lengths-resets": {"cell": "gru", "symbols": 4, "lengths": True, "restart": 3},
     "gru_after-resets": {"cell": "gru_after", "restart": 3},
     "lstm-bf16": {"cell": "lstm", "dtype": BF16, "state": F32},
+    "gru_after-bf16": {"cell": "gru_after", "dtype": BF16, "state": F32},
+    "rnn-bf16": {"cell": "rnn", "h": 128, "dtype": BF16, "state": F32},  # whose flows are read where they lie
 }
 
 
@@ -1157,19 +1174,21 @@ SANITIZED = """
 import sys
 from test_gpu_backend import *
 with only(sys.argv[1]):
-    bits(usual(sys.argv[1], t=3, n=9, h=40, lengths=True, symbols=5), "gpu")
+    for h in (40, 330):
+        bits(usual(sys.argv[1], t=3, n=9, h=h, cell=sys.argv[2], lengths=True, symbols=5), "gpu")
     torch.cuda.synchronize()
 """
 
 
-@each_engine
-def test_no_access_is_out_of_bounds(engine):
+@pytest.mark.parametrize("engine, cell", [("steps", "lstm"), *(("persistent", cell) for cell in ("lstm", "gru_after", "rnn"))])
+def test_no_access_is_out_of_bounds(engine, cell):
     """compute-sanitizer sees every access; without torch's cache every tensor is an allocation with ends of its own."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         pytest.skip("no compute-sanitizer on the PATH")
     with only(engine):
-        bits(usual(engine, t=3, n=9, h=40, lengths=True, symbols=5), "gpu")  # builds what is not built yet
+        for h in (40, 330):
+            bits(usual(engine, t=3, n=9, h=h, cell=cell, lengths=True, symbols=5), "gpu")  # builds what is not built yet
     memcheck = (program, "--tool", "memcheck", "--error-exitcode", "86")
-    status, said = script(SANITIZED, engine, program=memcheck, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    status, said = script(SANITIZED, engine, cell, program=memcheck, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
     assert status == 0, said[-3000:]

@@ -208,6 +208,17 @@ def test_a_seed_run_twice_counts_once_and_is_told(tmp_path):
     assert any("seed 0 was run again" in text for text in result.warnings)
 
 
+def test_recipes_and_seeds_are_in_order_whatever_the_order_of_records(tmp_path):
+    order = [
+        ("exploratory/ptb-mirnn", 2),
+        ("exploratory/ptb-linrnn", 1),
+        ("exploratory/ptb-mirnn", 0),
+        ("exploratory/ptb-linrnn", 0),
+    ]
+    groups, _ = gather(read(write(tmp_path, [record(name, 1.4, seed) for name, seed in order])).runs)
+    assert [[(run.recipe, run.seed) for run in group.runs] for group in groups] == [sorted(order)[:2], sorted(order)[2:]]
+
+
 def test_a_diverged_run_is_a_miss(tmp_path):
     text = report.markdown(
         write(tmp_path, [record("exploratory/ptb-mirnn", float("nan"), curve="curves/a.csv"), record("exploratory/ptb-rnn", 1.5)])

@@ -23,7 +23,7 @@ def phi(x, PHI: tl.constexpr):
     if PHI == 0:
         return tanh(x)
     elif PHI == 1:  # noqa: RET505  (the compiler follows one branch)
-        return tl.where(x > 0, x, 0.0)
+        return tl.where(x < 0, 0.0, x)  # NaN stays
     else:
         return x
 

@@ -28,7 +28,7 @@ THREADS = 256
 
 CHUNK = 64  # units in one tile of h
 MOST_UNITS = 1024  # U's part of a thread block is in its registers
-CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here U fits one cluster, by the number of gates
+CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here registers hold U in one cluster, by the number of gates
 CLUSTER_ROWS = 8  # of the batch, to a cluster
 WIDEST = 64
 COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, WIDEST), 4: (8, 16, 32, WIDEST)}  # rows of the batch to a group of blocks, by gates too
@@ -378,7 +378,7 @@ def gates_first(x: Tensor, shape: Shape, dim: int) -> Tensor:
     if shape.gates == 1:
         return x.narrow(dim, 0, shape.h).contiguous()
     split: Tensor = _words(x, dim).unflatten(dim, (-1, 4)).narrow(dim, 0, shape.h).narrow(dim + 1, 0, shape.gates)
-    return split.transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype)
+    return split.transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype).contiguous()
 
 
 def _words(x: Tensor, dim: int) -> Tensor:
@@ -400,7 +400,8 @@ def _weight(p: Inputs, shape: Shape) -> Float[Tensor, "ghp i8"]:
 def _flow(p: Inputs, shape: Shape) -> tuple[Tensor, Tensor | None]:
     """What the kernels read W x from, in quartets: W x itself, (t, n, ...), or with tokens the table, (symbols, ...); and so W."""
     if p.x is None:
-        return quartets(p.wx, shape, p.wx.dim() - 1).contiguous(), None
+        flow = quartets(p.wx, shape, p.wx.dim() - 1).contiguous()
+        return flow if flow.data_ptr() % 8 == 0 else flow.clone(), None  # an RNN's may be the caller's own, at any address
     (t, n, _), weight = p.x.shape, _weight(p, shape)
     return torch.mm(_eights(p.x).flatten(0, 1), weight.t()).view(t, n, -1), weight
 

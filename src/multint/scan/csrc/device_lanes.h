@@ -1,4 +1,4 @@
-// What does cells.h need of "lanes.h" on a GPU? There V is float: a thread has one unit of one row, and warps are the lanes.
+// What does cells.h need of "lanes.h" on a GPU? There V is float: one unit of one row, and warps are the lanes.
 // Included inside a namespace, so that these names stand before CUDA's own.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Tanh {
   template <class V> INLINE V slope(const V& y) { return 1 - y * y; }
 };
 struct Relu {
-  template <class V> INLINE V phi(const V& x) { return x > 0 ? x : V{}; }
+  template <class V> INLINE V phi(const V& x) { return x < 0 ? V{} : x; }  // NaN stays
   template <class V> INLINE V slope(const V& y) { return y > 0 ? V{1} : V{}; }
 };
 struct Identity {

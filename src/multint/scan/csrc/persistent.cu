@@ -1,18 +1,19 @@
 // How does a whole sequence of an MI layer run as one kernel on a Hopper GPU (sm_90a)?
 //
-// The cell is an LSTM, a GRU whose reset comes after U, or an RNN: those with one product with U a step. U stays in registers, as the left operand of wgmma; the batch is the right operand's columns, and h (backward: d_uz) is all that
-// travels between thread blocks at a step. Two ways of travelling:
+// The cell is an LSTM, a GRU whose reset comes after U, or an RNN: those with one product with U a step. U stays in registers, as
+// the left operand of wgmma; the batch is the right operand's columns; and what travels between thread blocks at a step is h, or
+// backwards d_uz and sums of which several blocks have parts. Two ways of travelling:
 //   GRID_*     through L2. A group of PARTS blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
-//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for small HP, where U fits 10 blocks, and few rows.
+//   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for few rows, and few units, whose U fits.
 // TURN transposes U before the backward pass.
 //
 // NVRTC compiles one kernel at a time: one of those names is defined, CELL and PHI (names of cells.h and lanes.h), HP (units,
 // padded with zeros to whole chunks of 64, of an RNN two chunks; they stay zero: U and the vectors are zero there) and, for GRID_*,
 // COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
 //
-// Storage is bfloat16 and arithmetic float32. Arrays over steps are made of quartets, four values side by side that one thread reads
-// and writes as 8 bytes: the four gates of a unit, the three of a GRU's unit and an empty slot, or four neighbouring units of an RNN.
-// So (t, n, HP, 4), or of an RNN (t, n, HP). U and the vectors are read as the caller has them, (gate, unit), but for U^T.
+// Storage is bfloat16 and arithmetic float32. Arrays over steps are made of quartets, four values side by side that one thread
+// reads and writes as 8 bytes: the four gates of a unit, the three of a GRU's unit and an empty slot, or four neighbouring units of
+// an RNN. So (t, n, HP, 4), or of an RNN (t, n, HP). U and the vectors are read as the caller has them, (gate, unit), but for U^T.
 
 namespace mi {
 #include "cells.h"  // with device_lanes.h as its lanes.h
@@ -79,7 +80,7 @@ struct Backward {
   u16* exchange;      // GRID: two buffers of (groups, PARTS, COLUMNS, 64)
   u32* flags;         // GRID: (groups, PARTS, 32), zero at the start
   float* partial;     // GRID without QUADS, but not an RNN: two buffers of (groups, PARTS, 8, COLUMNS * 16)
-  u32* owner_flags;   // as partial: (groups, PARTS, 32), zero at the start
+  u32* owner_flags;   // as partial: (groups, PARTS, 32), zero at the start; 8 of them are used, one for each partial sum
   int steps, batch, width;
   int first, end;
 };
@@ -390,10 +391,12 @@ template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<f
   }
   return s;
 }
-// Gradients of one step, rounded, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its
-// state, nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U.
+// Gradients of one step, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its state,
+// nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U. They are rounded to save
+// registers.
 struct Step {
-  uint2 d_uz, d_gates;  // d_gates: of what the gates' nonlinearities take; in a GRU's empty slot, of the scale of gate n, whose flow is not U h
+  uint2 d_uz;
+  uint2 d_gates;  // of what the gates' nonlinearities take; in a GRU's empty slot, of the scale of gate n, whose flow is not U h
 };
 DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, float& d_c, float (&pass)[UNITS]) {
   float d_uz[4], d_gates[4];
@@ -418,10 +421,11 @@ DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, f
   }
   return {packed(d_uz), packed(d_gates)};
 }
-// Store the gradients of a step whose flows were W x and U h, on from the gates to W x; and add those of the vectors to their totals.
+// Store the gradients of a step whose flows were W x and U h, those of the gates as that of W x; add those of the vectors to
+// totals.
 template <int APART = 1>
-DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Block<float>* vectors, Block<float> (&total)[4], int t, int row,
-                       int quartet, int quartets) {
+DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Block<float>* vectors, Block<float> (&total)[4], int t,
+                       int row, int quartet, int quartets) {
   float wx[4], uz[4], d_gates[4], d_wx[4];
   unpack(make_uint2(flows.x, flows.y), wx), unpack(make_uint2(flows.z, flows.w), uz), unpack(s.d_gates, d_gates);
 #pragma unroll
@@ -447,7 +451,7 @@ constexpr int STEPS = HP / 32;        // of 16 in k, for which the registers of 
 constexpr int EIGHTS = COLUMNS / 8;
 constexpr u32 TILE = COLUMNS * 128;   // bytes
 
-// Multiply the tiles as they come by this warpgroup's part of U, from a step in k on. Parity is that of the barriers' present phase.
+// Multiply the tiles as they come by this warpgroup's part of U, from a step in k on. Parity is that of the barriers' phase.
 DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u32 tiles, u32 full, int step0, u32 parity) {
   clear(d);
 #pragma unroll
@@ -468,8 +472,8 @@ DEVICE void multiply_tiles(float (&d)[COLUMNS / 2], const u32 (&a)[STEPS][4], u3
 
 // --------------------------------------------------------------------------------------------------- forward, through L2
 #ifdef GRID_FORWARD
-// A block's warpgroups share the sum over k. Blocks come in clusters of two, which multiply by the same tiles: each fetches one half
-// of a tile for both.
+// A block's warpgroups share the sum over k. Blocks come in clusters of two, which multiply by the same tiles: each fetches one
+// half of a tile for both.
 constexpr int CHUNKS = HP / CHUNK;                // tiles a block multiplies by at a step
 constexpr int OWN = EIGHTS > 1 ? EIGHTS / 2 : 1;  // eights of columns a warpgroup finishes; with one eight the first has it
 constexpr int PIECES = 2 * UNITS * COLUMNS;       // of 16 bytes, in which a block writes its part of the new h
@@ -580,9 +584,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
       if (KEEPS && p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = Cell::carries_c ? c[j] : h[j][0];
     }
 
-    // ---- fetch h(t): lane i the chunk i, once all blocks that write it (four, or an RNN's one) have raised its flag for h(0), ...,
-    // h(t). All chunks must be there before the first is fetched: then the other block of the cluster has written too, so it is
-    // done with its tiles.
+    // ---- fetch h(t): lane i the chunk i, once all blocks that write it (four, or an RNN's one) have raised its flag for h(0),
+    // ..., h(t). All chunks must be there before the first is fetched: then the other block of the cluster has written too, so it
+    // is done with its tiles.
     if (tid < 32) {
       const bool fetches = lane < CHUNKS;
       const u32* flag = p.flags + (group * CHUNKS + (fetches ? lane : 0)) * 32;
@@ -664,52 +668,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
 // -------------------------------------------------------------------------------------------------- backward, through L2
 #ifdef GRID_BACKWARD
 // d_h = U^T d_uz has 4 HP of k and only HP rows, so SHARERS blocks have the same rows and a share of k each: share r is what the
-// blocks r CHUNKS, ..., (r + 1) CHUNKS - 1 of the group write. Each block then adds up 8 partial sums for its own 16 units.
-// With QUADS four blocks share, and the sums of their two warpgroups come through the shared memory of a cluster. Clusters of four
-// leave some of the GPU unused. Without them sums go through L2; and if rows suffice, eight blocks share, whose warpgroups have 64
-// rows each instead of halves of k: a block then has half as many tiles to fetch.
-// An RNN's d_uz has as many values as h, so each block has all of k for its own 64 units, and adds what its two warpgroups have.
+// blocks r CHUNKS, ..., (r + 1) CHUNKS - 1 of the group write. Each block then adds up 8 partial sums for its own 16 units. With
+// QUADS four blocks share, and the sums of their two warpgroups come through the shared memory of a cluster. Clusters of four leave
+// some of the GPU unused. Without them sums go through L2; and if HP is a multiple of 128, eight blocks share, whose warpgroups
+// have 64 rows each instead of halves of k: a block then has half as many tiles to fetch. An RNN's d_uz has as many values as h, so
+// each block has all of k for its own 64 units, and adds what its two warpgroups have.
 constexpr int SHARERS = UNITS > 1 ? 1 : QUADS || HP % 128 ? 4 : 8;
 constexpr bool APART = SHARERS == 8;                          // the warpgroups' rows; else they have the same, and halves of k
 constexpr int TERMS = 4 * QUARTETS / SHARERS;                 // of k, in a block
 constexpr int CHUNKS = TERMS / CHUNK;                         // tiles it multiplies by at a step
 constexpr int VALUES = COLUMNS * 16;                          // of one partial sum: (EIGHTS, 32 lanes, 4), as the accumulators lie
 constexpr int WORKERS = VALUES < THREADS ? VALUES : THREADS;  // threads of the pointwise part
-constexpr int EACH = VALUES / WORKERS;                        // quartets a worker has: an LSTM's are neighbours in a partial sum
+constexpr int EACH = VALUES / WORKERS;                        // quartets a worker has: neighbours in a partial sum, but for an RNN
 constexpr int LINES = UNITS > 1 ? EACH : EACH > 1 ? 2 : 1;    // rows of the batch among them: then it begins again with the first
 constexpr bool AHEAD = EACH <= 2;                             // registers suffice to read a step ahead
 constexpr int COLUMN = 68;                                    // an RNN's partial sum: (COLUMNS, 64 units and a gap)
 constexpr int OWNED = UNITS == 1 && EACH == 4 ? 2 : 1;        // different quartets among a worker's, with EACH / OWNED rows each
-constexpr int PARTIAL = UNITS > 1 ? 2 * COLUMNS * COLUMN : QUADS ? 2 * 8 * VALUES : 0;  // in shared memory; a quad's twice, by parity
+constexpr int PARTIAL = UNITS > 1 ? 2 * COLUMNS * COLUMN : QUADS ? 2 * 8 * VALUES : 0;  // in shared memory; a quad's by parity
 
 DEVICE void fetch(u32 tile, const void* source, u32 bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(tile), "l"(source),
                "r"(bytes), "r"(bar) : "memory");
 }
-DEVICE void add_from_l2(float (&sum)[EACH], const float* p) {
-  if constexpr (EACH == 4) {
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
-    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-  } else if constexpr (EACH == 2) {
-    const float2 v = __ldcg(reinterpret_cast<const float2*>(p));
-    sum[0] += v.x, sum[1] += v.y;
-  } else {
-    sum[0] += __ldcg(p);
-  }
+// from shared memory with QUADS, else from L2, past the cache of the multiprocessor
+template <class T> DEVICE T received(const float* p) {
+  return QUADS ? *reinterpret_cast<const T*>(p) : __ldcg(reinterpret_cast<const T*>(p));
 }
-DEVICE void add_from_shared(float (&sum)[EACH], const float* p) {
+DEVICE void add_received(float (&sum)[EACH], const float* p) {
   if constexpr (EACH == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(p);
+    const float4 v = received<float4>(p);
     sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
   } else if constexpr (EACH == 2) {
-    const float2 v = *reinterpret_cast<const float2*>(p);
+    const float2 v = received<float2>(p);
     sum[0] += v.x, sum[1] += v.y;
   } else {
-    sum[0] += *p;
+    sum[0] += received<float>(p);
   }
 }
 
-// the k-th of the workers that have this quartet of the block, where two halves of them, eight quartets apart, are the same with OWNED
+// The k-th of the workers that have this quartet of the block. Those that have two have the quartet 8 further on as well.
 DEVICE int worker_of(int quartet16, int k) {
   const int low = quartet16 & 7, high = quartet16 >> 3;
   if (UNITS > 1) return quartet16 + 16 * k;
@@ -855,13 +852,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
           d_h[e][0] += x.x + y.x, d_h[e][1] += x.y + y.y, d_h[e][2] += x.z + y.z, d_h[e][3] += x.w + y.w;
         }
       } else {
-        // ---- rows 16 w, ... of the sum are units of the w-th block that shares it, so each warp's sums have one owner. Two buffers by
-        // parity: whoever writes at done + 2 has heard from this block at done + 1, when all of its warps had read what came at done.
+        // ---- rows 16 w, ... of the sum are units of the w-th block that shares it: each warp's sums have one owner. Two buffers by
+        // parity: whoever writes at done + 2 has heard from this block at done + 1, when all its warps had read what came at done.
         float sum[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++) sum[e] = 0.f;
-        const int buffer = done & 1, owner = APART ? 4 * half + warp : warp;
-        const int mine = ((APART ? share : 2 * share + half) * EIGHTS * 32 + lane) * 4;
+        const int buffer = done & 1, owner = APART ? 4 * half + warp : warp, source = APART ? share : 2 * share + half;
+        const int mine = (source * EIGHTS * 32 + lane) * 4;
 #if QUADS
         const float* here = partial + buffer * 8 * VALUES;
         const u32 there = of_peer(shared_address(here + mine), owner);
@@ -872,7 +869,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         cluster_sync();
         if (works) {
 #pragma unroll
-          for (int source = 0; source < 8; source++) add_from_shared(sum, here + source * VALUES + tid * EACH);
+          for (int from = 0; from < 8; from++) add_received(sum, here + from * VALUES + tid * EACH);
         }
 #else
         const int owner_block = blockIdx.x - share + owner;
@@ -881,16 +878,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         for (int j = 0; j < EIGHTS; j++)
           *reinterpret_cast<float4*>(there + j * 128) = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
         __syncwarp();
-        if (lane == 0) {  // every warp asks for itself: no block waits for its slowest warp
-          raise_flag(p.owner_flags + owner_block * 32);
-          while (works && flag_value(p.owner_flags + blockIdx.x * 32) < 8u * u32(done)) {
-          }
-        }
+        // A flag for each source, since one may be a step ahead of another. Every warp raises and awaits them for itself, so that
+        // nobody waits for the slowest warp of a block it needs nothing of.
+        if (lane == 0) raise_flag(p.owner_flags + owner_block * 32 + source);
+        bool came;
+        do {
+          came = lane >= 8 || flag_value(p.owner_flags + blockIdx.x * 32 + lane) >= u32(done);
+        } while (works && !__all_sync(~0u, came));
         __syncwarp();
         if (works) {
           const float* here = p.partial + (i64(buffer) * gridDim.x + blockIdx.x) * 8 * VALUES + tid * EACH;
 #pragma unroll
-          for (int source = 0; source < 8; source++) add_from_l2(sum, here + source * VALUES);
+          for (int from = 0; from < 8; from++) add_received(sum, here + from * VALUES);
         }
 #endif
 #pragma unroll
@@ -899,7 +898,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     }
 
     // ---- the step itself. d_uz(t) goes where d_uz(t + 2) was, in one of two buffers. All blocks have fetched that one by then:
-    // what the sharers have sent came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t + 2).
+    // what this block has added up came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t +
+    // 2).
     Step step[EACH];
     if (works) {
       u16* chunk = p.exchange + (i64((done + 1) & 1) * gridDim.x + blockIdx.x) * COLUMNS * CHUNK;
