@@ -677,6 +677,7 @@ def test_a_backward_step_through_l2_multiplies_by_u_transposed(cell, h, columns,
         exchange[part, at : at + 4] = slots[column, part * 16 + quartet16]
     sums = np.full((parts, 8, values), 10**6)  # of blocks that share them
     partial = np.full((parts, 2, columns, 68), 10**6)  # of an RNN's warpgroups
+    raised = {}  # which warps raise a flag: of an owner and a source
     for part in range(parts):
         share, units = part % sharers, shape.hp // shape.quartets
         tiles = exchange[share * chunks : (share + 1) * chunks].reshape(-1)
@@ -701,6 +702,10 @@ def test_a_backward_step_through_l2_multiplies_by_u_transposed(cell, h, columns,
                     at = (j * 32 + lane) * 4
                     owner, source = (4 * half + warp, share) if apart else (warp, 2 * share + half)
                     sums[part - share + owner, source, at : at + 4] = four
+                    raised.setdefault((part - share + owner, source), set()).add((part, half, warp))
+    if shape.gates > 1:
+        assert set(raised) == set(itertools.product(range(parts), range(8)))
+        assert all(len(warps) == 1 for warps in raised.values()), "else it would count what is not there"
     d_h = np.full((columns, shape.hp), 10**6)
     for part, tid, e in itertools.product(range(parts), range(workers), range(each)):
         quartet16, column = place(tid, e)
