@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from multint.paper import sweeps
+from multint.paper import runs, sweeps
 from multint.paper.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -213,3 +213,19 @@ def test_python_m_is_the_same_program():
     done = subprocess.run([sys.executable, "-m", "multint.paper", "--help"], capture_output=True, text=True, check=True)
     for word in ("demo", "data", "recipes", "train", "evaluate", "sample", "sweep", "report", "compare"):
         assert word in done.stdout
+
+
+@pytest.mark.parametrize("said, counted", [(None, "2"), ("1", "2"), ("5", "5")])
+def test_a_run_is_told_how_many_share_its_machine(monkeypatch, said, counted):
+    monkeypatch.delenv("MULTINT_SHARED", raising=False)
+    if said is not None:
+        monkeypatch.setenv("MULTINT_SHARED", said)
+    words = [sys.executable, "-c", "import os; print(os.environ['MULTINT_SHARED'])"]
+    assert sweeps.execute(words, at_a_time=2) == (0, counted)
+
+
+@pytest.mark.parametrize("said", ["two", "0", "-1", ""])
+def test_a_count_of_runs_that_is_none_is_refused(monkeypatch, said):
+    monkeypatch.setenv("MULTINT_SHARED", said)
+    with pytest.raises(runs.RunError, match=f"MULTINT_SHARED .* not '{said}'; unset it"):
+        runs.environment()

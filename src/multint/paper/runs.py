@@ -108,8 +108,18 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if cuda else processor(),
         "threads": torch.get_num_threads(),
-        "shared": int(os.environ.get(SHARED, "1")),
+        "shared": shared(),
     }
+
+
+def shared() -> int:
+    """How many runs are on the device at a time, as whoever began them says."""
+    said = os.environ.get(SHARED, "1")
+    if not said.isdecimal() or int(said) < 1:
+        raise RunError(
+            f"{SHARED} says how many runs share the device, a whole number from 1 on, not {said!r}; unset it for one run"
+        )
+    return int(said)
 
 
 def processor() -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from multint.paper.overrides import RecipeError
-from multint.paper.runs import SHARED, Stopped
+from multint.paper.runs import SHARED, Stopped, shared
 
 Point = tuple[tuple[str, ...], int]  # overrides and seed
 
@@ -47,7 +47,7 @@ def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = N
     """
     if deadline is not None and time.monotonic() >= deadline:
         return Stopped.CODE, "not begun"
-    env = {**os.environ, SHARED: str(at_a_time)}
+    env = {**os.environ, SHARED: str(max(at_a_time, shared()))}  # beside other sweeps, whoever began them knows how many there are
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
