@@ -15,12 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from multint.cells import CELLS, State
 from multint.integration import Vectors
 from multint.scan import build, gpu_persistent, nvrtc, reference
-from multint.scan.contract import Problem
+from multint.scan.contract import PHI, Problem
 from multint.scan.gpu_engine import Inputs, padded
 from multint.scan.gpu_persistent import (
     COLUMNS,
     CSRC,
-    PHI,
     Shape,
     gates_first,
     grid_plan,
@@ -335,22 +334,19 @@ class Memory:
 
     def __init__(self, p, shape, transposed=False):
         self.p, self.shape, self.t, self.n, self.h, self.hp = p, shape, p.steps, p.batch, p.width, shape.hp
-        self.vectors = self.units(memory(p.vectors, torch.float32, 4, shape.gates, self.h))
+        self.vectors = padded(memory(p.vectors, torch.float32, 4, shape.gates, self.h), self.hp)
         if not transposed:
             u = memory(p.u, torch.bfloat16, shape.gates, self.h, self.h)
         elif shape.gates == 1:
             u = memory(p.u, torch.bfloat16, self.h, self.hp).T[None, : self.h]
         else:
             u = memory(p.u, torch.bfloat16, self.h, self.h, 4).permute(2, 1, 0)[: shape.gates]
-        self.u = padded(self.units(u.transpose(1, 2).float()).transpose(1, 2), self.hp)  # (gates, hp, hp)
+        self.u = padded(padded(u.float(), self.hp, 1), self.hp)  # (gates, hp, hp)
         tokens = memory(p.tokens, torch.int64, self.t * self.n) if p.tokens else torch.arange(self.t * self.n)
         flow = memory(p.flow, torch.bfloat16, int(tokens.max()) + 1, 4 * shape.quartets)[tokens].float()
         self.flow = self.gates(flow.view(self.t, self.n, -1))
         self.lengths = memory(p.lengths, torch.int64, self.n) if p.lengths else torch.full((self.n,), self.t)
         self.bias = padded(memory(p.bias_hn, torch.float32, self.h), self.hp) if p.bias_hn else torch.zeros(self.hp)
-
-    def units(self, x):
-        return padded(x, self.hp)
 
     def gates(self, x):
         """A view of quartets by gate and unit."""
@@ -358,9 +354,7 @@ class Memory:
         return x.unsqueeze(-2) if self.shape.gates == 1 else split[..., : self.shape.gates, :]
 
     def over_time(self, name):
-        """The array itself, and its gates."""
-        whole = memory(getattr(self.p, name), torch.bfloat16, self.t, self.n, 4 * self.shape.quartets)
-        return self.gates(whole)
+        return self.gates(memory(getattr(self.p, name), torch.bfloat16, self.t, self.n, 4 * self.shape.quartets))
 
     def slot(self, name):
         """A GRU's fourth."""
@@ -440,7 +434,7 @@ def backward_in_torch(p, shape):
     m.rows("d_h")[:] = d_h[:, : m.h]
     if shape.gates > 1:
         m.rows("d_c")[:] = (d_bias if shape.gates == 3 else d_c)[:, : m.h]
-    return sums_of_vectors[None]
+    memory(p.sums, torch.float32, 4, 4 * shape.quartets)[:] = sums_of_vectors  # those of further groups stay zero
 
 
 @pytest.fixture
@@ -449,7 +443,7 @@ def kernels_in_torch(monkeypatch):
 
     def launch(kind, given, n, shape, phi, like):
         assert (given.batch, phi) == (n, "tanh")
-        return passes[kind](given, shape)
+        passes[kind](given, shape)
 
     def turned(u, shape):
         gates = u.unflatten(0, (shape.gates, -1))
@@ -464,6 +458,52 @@ def kernels_in_torch(monkeypatch):
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
     monkeypatch.setattr(gpu_persistent, "_launch", launch)
     monkeypatch.setattr(gpu_persistent, "_turned", turned)
+
+
+class Recorded:
+    """In the place of a kernel: which blocks it was to have, and what of its parameters changes from slice to slice."""
+
+    def __init__(self):
+        self.launches = []
+
+    def launch(self, grid, given, stream):
+        sums = getattr(given, "sums", None)
+        self.launches.append((grid[0], given.first, given.end, given.flags, getattr(given, "owner_flags", None), sums))
+
+
+@pytest.mark.parametrize(
+    "cell, n, h, rows, groups",
+    [
+        ("lstm", 64, 704, [(0, 64)], [2]),
+        ("lstm", 300, 1000, [(0, 100), (100, 200), (200, 300)], [2, 2, 2]),
+        ("lstm", 129, 1000, [(0, 65), (65, 129)], [2, 1]),
+        ("rnn", 300, 1000, [(0, 150), (150, 300)], [5, 5]),
+        ("gru_after", 20, 100, [(0, 20)], [3]),
+    ],
+)
+def test_a_batch_is_launched_slice_by_slice_each_with_flags_and_sums_of_its_own(monkeypatch, cell, n, h, rows, groups):
+    shape, kernel = Shape(cell, h), Recorded()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
+    monkeypatch.setattr(gpu_persistent, "_cluster_kernel", lambda *_: kernel)
+    monkeypatch.setattr(gpu_persistent, "_grid_kernel", lambda kind, *_: (kernel, shape.shares and kind == "GRID_BACKWARD"))
+    clusters, each = in_clusters(n, shape, H200), 4 * 4 * shape.quartets * 4  # bytes of a group's sums
+    room = gpu_persistent.groups_of_rows(n, shape, H200)
+    assert sum(groups) <= room
+    for kind, kinds in (("FORWARD", gpu_persistent._Forward), ("BACKWARD", gpu_persistent._Backward)):
+        kernel.launches.clear()
+        given = kinds(sums=1 << 20) if kind == "BACKWARD" else kinds()
+        gpu_persistent._launch(kind, given, n, shape, "tanh", torch.empty(0))
+        blocks, first, end, flags, owners, sums = zip(*kernel.launches, strict=True)
+        assert list(blocks) == [k * (shape.cluster if clusters else shape.parts) for k in groups]
+        assert list(zip(first, end, strict=True)) == rows
+        if kind == "BACKWARD":
+            assert list(sums) == [(1 << 20) + each * sum(groups[:k]) for k in range(len(groups))]
+        if not clusters:
+            assert len(set(flags)) == len(flags)
+        if not clusters and kind == "BACKWARD":
+            assert len({*flags, *owners}) == (2 if shape.shares else 1) * len(flags)
+    gpu_persistent._launch("FORWARD", gpu_persistent._Forward(), 0, shape, "tanh", torch.empty(0))  # nothing to be launched for
 
 
 @pytest.mark.parametrize("cell", PERSISTENT)

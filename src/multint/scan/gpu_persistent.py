@@ -30,14 +30,11 @@ CHUNK = 64  # units in one tile of h
 MOST_UNITS = 1024  # U's part of a thread block is in its registers
 CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here registers hold U in one cluster, by the number of gates
 CLUSTER_ROWS = 8  # of the batch, to a cluster
-WIDEST = 64
+WIDEST = 64  # with so many columns a thread block puts aside in shared memory what else is in registers
 COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, WIDEST), 4: (8, 16, 32, WIDEST)}  # rows of the batch to a group of blocks, by gates too
 MOST_SLICES = 4  # of the batch, one after the other: with more, products over all rows at once are faster
 GPC_BLOCKS = 16  # blocks of clusters that fit a cluster's part of the GPU, at one on each multiprocessor
 UNCLUSTERED = 12  # multiprocessors that clusters of four leave unused
-
-
-PHI = {"tanh": "Tanh", "relu": "Relu", "identity": "Identity"}  # as lanes.h has them
 
 
 @dataclass(frozen=True)
@@ -175,6 +172,7 @@ class Plan:
         return -(-self.rows // self.columns)
 
 
+@functools.lru_cache(maxsize=1024)  # asked at every call
 def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
     """All blocks of a launch wait for each other, so each must have its multiprocessor; None where not even one group fits.
 
@@ -193,6 +191,7 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
     return one and replace(one, slices=slices)
 
 
+@functools.lru_cache(maxsize=1024)
 def in_clusters(n: int, shape: Shape, sms: int) -> bool:
     """Whether the cluster kernels take it: small U, and few enough rows that at most two clusters come one after the other."""
     if shape.hp > CLUSTER_UNITS[shape.gates]:
@@ -235,7 +234,7 @@ class _Turn(ctypes.Structure):
 def source(kind: str, cell: str, phi: str = "tanh", **defines: int) -> nvrtc.Source:
     """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD" or "TURN"."""
     headers = tuple((name, (CSRC / file).read_text()) for name, file in HEADERS.items())
-    named = {"CELL": cell, "PHI": PHI[phi], **defines}
+    named = {"CELL": cell, "PHI": phi.capitalize(), **defines}  # as cells.h and lanes.h call them
     options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in named.items()))
     return nvrtc.Source("persistent.cu", (CSRC / "persistent.cu").read_text(), headers, options)
 
@@ -301,24 +300,27 @@ def _turned(u: Float[Tensor, "gh h"], shape: Shape) -> Float[Tensor, "h k"]:
     return turned
 
 
-def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> Float[Tensor, "parts 4 ghp"]:
-    """Run one pass over all rows of the batch, with the memory its blocks talk through.
+def groups_of_rows(n: int, shape: Shape, sms: int) -> int:
+    """Into how many groups, each with blocks of its own, a pass divides the batch; the last slice may have fewer than its share."""
+    if in_clusters(n, shape, sms):
+        return -(-n // CLUSTER_ROWS)
+    plan = grid_plan(n, shape, sms)
+    return 0 if plan is None else plan.slices * plan.groups
 
-    Returns the gradients of the vectors, if it is the backward one, in as many parts as there were groups of blocks.
-    """
-    columns = 4 * shape.quartets
+
+def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> None:
+    """Run one pass over all rows of the batch, with the memory its blocks talk through."""
     if n == 0:
-        return like.new_zeros((1, 4, columns), dtype=torch.float32)  # an empty batch
+        return  # an empty batch
     device, sms = like.device.index, multiprocessors(like.device.index)
     stream = torch.cuda.current_stream(like.device).cuda_stream
     given.batch = n
-    padded_shape = replace(shape, h=shape.hp)  # one kernel for all that are padded to it
+    padded_shape = Shape(shape.cell, shape.hp)  # one kernel for all that are padded to it
     if in_clusters(n, shape, sms):
-        clusters = -(-n // CLUSTER_ROWS)
-        vectors = _for_sums(given, clusters, columns, like)
         given.first, given.end = 0, n
-        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((clusters * shape.cluster, 1), given, stream)
-        return vectors
+        blocks = -(-n // CLUSTER_ROWS) * shape.cluster
+        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((blocks, 1), given, stream)
+        return
     plan = grid_plan(n, shape, sms)
     assert plan is not None, "why_not refuses it"
     blocks = plan.groups * shape.parts
@@ -333,24 +335,15 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: s
         partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.float32)
         assert isinstance(given, _Backward)
         given.partial = partial.data_ptr()
-    vectors = _for_sums(given, plan.slices * plan.groups, columns, like)
     for slice_ in range(plan.slices):
         given.first, given.end = slice_ * plan.rows, min(n, (slice_ + 1) * plan.rows)
         given.flags = flags[slice_, 0].data_ptr()
         if isinstance(given, _Backward):
             given.owner_flags = flags[slice_, -1].data_ptr()
-            given.sums = vectors[slice_ * plan.groups :].data_ptr()
-        kernel.launch((-(-(given.end - given.first) // plan.columns) * shape.parts, 1), given, stream)
-    return vectors
-
-
-def _for_sums(given: _Forward | _Backward, parts: int, columns: int, like: Tensor) -> Float[Tensor, "parts 4 ghp"]:
-    """Memory for gradients of the vectors; zeros, since the last slice of a batch may have fewer groups than there is room for."""
-    parts = parts if isinstance(given, _Backward) else 0
-    sums = like.new_zeros((parts, 4, columns), dtype=torch.float32)
-    if isinstance(given, _Backward):
-        given.sums = sums.data_ptr()
-    return sums
+        groups = -(-(given.end - given.first) // plan.columns)
+        kernel.launch((groups * shape.parts, 1), given, stream)
+        if isinstance(given, _Backward):
+            given.sums += groups * 4 * 4 * shape.quartets * 4  # behind the floats of this one's groups
 
 
 def _at(x: Tensor | None) -> int | None:
@@ -471,9 +464,10 @@ def backward(
     d_uz, d_flow = torch.empty_like(uz), torch.empty_like(uz)
     d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
     turned = _turned(u, shape)
+    sums = p.h.new_zeros((groups_of_rows(n, shape, multiprocessors(u.device.index)), 4, 4 * shape.quartets))
     read = (flow, tokens, turned, vectors, bias_hn, lengths, uz, cs, d_outputs, d_last_h, d_last_c)
-    given = _Backward(*map(_at, (*read, d_uz, d_flow, None, d_h, d_c)), *(None,) * 4, t, n, h)
-    sums = _launch("BACKWARD", given, n, shape, p.phi, u)
+    given = _Backward(*map(_at, (*read, d_uz, d_flow, sums, d_h, d_c)), *(None,) * 4, t, n, h)
+    _launch("BACKWARD", given, n, shape, p.phi, u)
     d_x, d_wx = _input_gradients(p, shape, weight, tokens, d_flow, wanted)
     if "h" in wanted:
         d_h += torch.mm(gates_first(d_uz[0], shape, 1), u, out_dtype=torch.float32)

@@ -392,8 +392,7 @@ template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<f
   return s;
 }
 // Gradients of one step, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its state,
-// nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U. They are rounded to save
-// registers.
+// nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U. Rounded, to save registers.
 struct Step {
   uint2 d_uz;
   uint2 d_gates;  // of what the gates' nonlinearities take; in a GRU's empty slot, of the scale of gate n, whose flow is not U h
@@ -421,8 +420,7 @@ DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, f
   }
   return {packed(d_uz), packed(d_gates)};
 }
-// Store the gradients of a step whose flows were W x and U h, those of the gates as that of W x; add those of the vectors to
-// totals.
+// Store the gradients of a step whose flows were W x and U h, those of the gates as that of W x, and add up those of the vectors.
 template <int APART = 1>
 DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Block<float>* vectors, Block<float> (&total)[4], int t,
                        int row, int quartet, int quartets) {
@@ -852,7 +850,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
           d_h[e][0] += x.x + y.x, d_h[e][1] += x.y + y.y, d_h[e][2] += x.z + y.z, d_h[e][3] += x.w + y.w;
         }
       } else {
-        // ---- rows 16 w, ... of the sum are units of the w-th block that shares it: each warp's sums have one owner. Two buffers by
+        // ---- rows 16 w, ... of the sum are units of the w-th block that shares it: a warp's sums have one owner. Two buffers by
         // parity: whoever writes at done + 2 has heard from this block at done + 1, when all its warps had read what came at done.
         float sum[EACH];
 #pragma unroll
@@ -898,8 +896,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
     }
 
     // ---- the step itself. d_uz(t) goes where d_uz(t + 2) was, in one of two buffers. All blocks have fetched that one by then:
-    // what this block has added up came of all of d_uz(t + 1), and none wrote its part of that before it had multiplied by d_uz(t +
-    // 2).
+    // what this block has added up came of all of d_uz(t + 1), and none wrote its part of that before it was done with d_uz(t + 2).
     Step step[EACH];
     if (works) {
       u16* chunk = p.exchange + (i64((done + 1) & 1) * gridDim.x + blockIdx.x) * COLUMNS * CHUNK;
