@@ -18,7 +18,6 @@ from multint.scan import build, gpu_persistent, nvrtc, reference
 from multint.scan.contract import PHI, Problem
 from multint.scan.gpu_engine import Inputs, padded
 from multint.scan.gpu_persistent import (
-    COLUMNS,
     CSRC,
     Shape,
     gates_first,
@@ -43,7 +42,7 @@ def _no_compiler():
 
 needs_nvrtc = pytest.mark.skipif(_no_compiler() is not None, reason=f"{_no_compiler()}")
 
-PERSISTENT = ("lstm", "gru_after", "rnn")
+PERSISTENT = ("lstm", "gru_after", "gru", "rnn")
 WIDE = [
     ("TURN", {}),
     *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 64), (704, 32), (1024, 16), (64, 8), (576, 32)]),
@@ -58,6 +57,7 @@ NARROW = [
 ]
 VARIANTS = [
     *((cell, kind, defines) for cell in ("lstm", "gru_after") for kind, defines in WIDE),
+    *(("gru", kind, defines) for kind, defines in WIDE if defines.get("COLUMNS") != 64),
     *(("rnn", kind, defines) for kind, defines in NARROW),
 ]
 
@@ -166,6 +166,7 @@ def test_structures_lie_as_in_cuda_h_and_in_the_kernel():
         ("lstm", 16, 1024, 16, 64),
         ("lstm", 1, 576, 8, 36),
         ("gru_after", 128, 1024, 64, 128),
+        ("gru", 64, 1024, 32, 128),
         ("rnn", 128, 1024, 16, 128),
         ("rnn", 64, 700, 8, 96),
     ],
@@ -184,7 +185,7 @@ def test_every_plan_covers_the_batch_and_fits_the_gpu(cell, sms):
         plan = grid_plan(n, shape, sms)
         assert plan.groups * shape.parts <= sms
         assert plan.rows * (plan.slices - 1) < n <= plan.rows * plan.slices
-        assert plan.columns in COLUMNS[shape.gates]
+        assert plan.columns in shape.limits.columns
         assert shape.parts % 2 == 0  # the forward pass has clusters of two
 
 
@@ -213,7 +214,7 @@ def test_small_layers_run_in_clusters(cell, n, h, clusters):
 @pytest.mark.parametrize("cell", PERSISTENT)
 def test_shared_memory_suffices(cell):
     shapes = [Shape(cell, h) for h in range(64, 1025, 64)]
-    widest = COLUMNS[shapes[0].gates][-1]
+    widest = shapes[0].limits.columns[-1]
     most = [shared_bytes(kind, shape, widest) for kind in ("GRID_FORWARD", "GRID_BACKWARD") for shape in shapes]
     most += [
         shared_bytes("GRID_BACKWARD", shape, columns, quads=True) for shape in shapes if shape.shares for columns in (8, 16, 32)
@@ -245,7 +246,6 @@ def whole_problem(n=2, h=40, cell="lstm", dtype=torch.bfloat16, device="cpu", **
 @pytest.mark.parametrize(
     "given, reason",
     [
-        ({"cell": "gru"}, "one product with U in a step, the cell 'gru' needs two"),
         ({"dtype": torch.float16}, "store bfloat16, not torch.float16"),
         ({"resets": torch.zeros(3, 2, dtype=torch.bool)}, "no resets"),
         ({"h": 1025}, "room for 1024 units, not 1025"),
@@ -271,11 +271,12 @@ def test_batches_of_too_many_slices_are_refused(monkeypatch):
     monkeypatch.setattr(gpu_persistent, "other_kind", lambda _: None)
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
 
-    def why_not(n, h):
+    def why_not(n, h, cell="lstm"):
         with FakeTensorMode():
-            return gpu_persistent.why_not(whole_problem(n, h, device="cuda:0"))
+            return gpu_persistent.why_not(whole_problem(n, h, cell, device="cuda:0"))
 
     assert why_not(512, 1024) is None
+    assert "65 rows of 1024 units in 2 slices, more than 1" in why_not(65, 1024, "gru")
     assert "513 rows of 1024 units in 5 slices, more than 4" in why_not(513, 1024)
     assert why_not(100_000, 320) is None
     for n, h in itertools.product((1, 100, 600, 1000, 3000), (60, 320, 321, 700, 1024)):
@@ -373,6 +374,9 @@ class Memory:
 
     def step(self, t, uz, h, c):
         """New h and c; what each gate's nonlinearity takes; and the flow of a GRU's n."""
+        if self.shape.cell == "gru":
+            r, z, n = self.block(t, uz).unbind(1)
+            return (1 - torch.sigmoid(z)) * h + torch.sigmoid(z) * torch.tanh(n), c, (r, z, n), None
         if self.shape.cell == "gru_after":
             r, z = (self.block(t, uz[:, g], g) for g in (0, 1))
             flow = torch.sigmoid(r) * (uz[:, 2] + self.bias)
@@ -393,6 +397,11 @@ def forward_in_torch(p, shape):
     outputs = memory(p.outputs, torch.bfloat16, m.t, m.n, m.h)
     for t in range(m.t):
         uz = torch.einsum("gij,nj->ngi", m.u, h.bfloat16().float())
+        if shape.cell == "gru":
+            operand = (torch.sigmoid(m.block(t, uz[:, 0], 0)) * h).bfloat16()
+            uz[:, 2] = operand.float() @ m.u[2].T
+            if p.operands:
+                memory(p.operands, torch.bfloat16, m.t, m.n, m.h)[t] = operand[:, : m.h]
         if p.uz:
             m.over_time("uz")[t] = uz.bfloat16()
         if p.cs:
@@ -415,19 +424,25 @@ def backward_in_torch(p, shape):
         d_h = d_h + product + padded(memory(p.d_outputs, torch.bfloat16, m.t, m.n, m.h)[t].float(), m.hp)
         h, c, sums, flow = m.step(t, uz, before, before)
         seeds = ((h, c), (d_h, d_c)) if shape.cell == "lstm" else ((h,), (d_h,))
-        *d_sums, d_uz, d_before = torch.autograd.grad(seeds[0], (*sums, uz, before), seeds[1], allow_unused=True)
+        *d_sums, d_uz, d_before = torch.autograd.grad(seeds[0], (*sums, uz, before), seeds[1], allow_unused=True, retain_graph=True)
         inside = (t < m.lengths)[:, None]
+        if shape.cell == "gru":
+            r = torch.sigmoid(sums[0])
+            d_sums[0], d_r, d_again = torch.autograd.grad(r * before, (sums[0], uz, before), d_uz[:, 2] @ m.u[2])
+            d_uz, d_before = d_uz + d_r, d_before + d_again
         flows = uz.detach().clone()
         if flow is not None:  # what gate n's scale multiplies is not U h
             flows[:, 2] = flow.detach()
             d_bias += torch.where(inside, d_uz[:, 2], 0)
-            m.slot("d_uz")[t] = m.slot("d_wx")[t] = 0
         d_uz, d_gates = (torch.where(inside[..., None], d, 0) for d in (d_uz, torch.stack(d_sums, 1)))
         d_scale = d_gates * flows
+        if shape.gates == 3:
+            m.slot("d_uz")[t] = m.slot("d_wx")[t] = 0
         m.over_time("d_uz")[t] = d_uz.bfloat16()
         m.over_time("d_wx")[t] = (m.vectors[0] * d_scale + m.vectors[2] * d_gates).bfloat16()
         m.gates(sums_of_vectors)[:] += torch.stack([x.sum(0) for x in (d_scale * m.flow[t], d_scale, d_gates * m.flow[t], d_gates)])
-        product = torch.einsum("gij,ngi->nj", m.u, d_uz)
+        through = CELLS[shape.cell].shared
+        product = torch.einsum("gij,ngi->nj", m.u[:through], d_uz[:, :through])
         onwards = d_before if shape.gates == 3 else torch.zeros_like(d_h)
         d_h = torch.where(inside, onwards, d_h)
         d_c = torch.where(inside, d_before, d_c) if shape.cell == "lstm" else d_c

@@ -28,13 +28,27 @@ THREADS = 256
 
 CHUNK = 64  # units in one tile of h
 MOST_UNITS = 1024  # U's part of a thread block is in its registers
-CLUSTER_UNITS = {1: 384, 3: 320, 4: 320}  # up to here registers hold U in one cluster, by the number of gates
 CLUSTER_ROWS = 8  # of the batch, to a cluster
 WIDEST = 64  # with so many columns a thread block puts aside in shared memory what else is in registers
-COLUMNS = {1: (8, 16, 32), 3: (8, 16, 32, WIDEST), 4: (8, 16, 32, WIDEST)}  # rows of the batch to a group of blocks, by gates too
-MOST_SLICES = 4  # of the batch, one after the other: with more, products over all rows at once are faster
 GPC_BLOCKS = 16  # blocks of clusters that fit a cluster's part of the GPU, at one on each multiprocessor
 UNCLUSTERED = 12  # multiprocessors that clusters of four leave unused
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What registers, and what was measured, allow a cell."""
+
+    cluster: int  # units up to which U fits one cluster
+    columns: tuple[int, ...]  # rows of the batch to a group of blocks, as wgmma takes them
+    slices: int = 4  # of the batch, one after the other: with more, products over all rows at once are faster
+
+
+LIMITS = {
+    "lstm": Limits(320, (8, 16, 32, WIDEST)),
+    "gru": Limits(320, (8, 16, 32), slices=1),  # each step has two stages
+    "gru_after": Limits(320, (8, 16, 32, WIDEST)),
+    "rnn": Limits(384, (8, 16, 32)),
+}
 
 
 @dataclass(frozen=True)
@@ -52,10 +66,19 @@ class Shape:
         return len(CELLS[self.cell].gates)
 
     @property
+    def limits(self) -> Limits:
+        return LIMITS[self.cell]
+
+    @property
     def hp(self) -> int:
         """An RNN's blocks have whole tiles, and come in pairs."""
         whole = 2 * CHUNK if self.gates == 1 else CHUNK
         return -(-self.h // whole) * whole
+
+    @property
+    def stages(self) -> int:
+        """Products with U in a step, one after the other."""
+        return 1 if CELLS[self.cell].shared == self.gates else 2
 
     @property
     def quartets(self) -> int:
@@ -122,8 +145,6 @@ def _other_kind(device: int) -> str | None:
 def why_not(p: Problem) -> str | None:
     """Why it cannot run this problem. Looks at cell, shapes, dtypes and which inputs there are, never at values."""
     n, h = p.state.h.shape
-    if p.cell.shared < len(p.cell.gates):
-        return f"the persistent kernels have one product with U in a step, the cell {p.cell.name!r} needs two"
     if p.u.dtype != torch.bfloat16:
         return f"the persistent kernels store bfloat16, not {p.u.dtype}"
     if p.resets is not None:
@@ -137,11 +158,12 @@ def why_not(p: Problem) -> str | None:
 
 def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     """Why the GPU is too small for so many rows or units. One question about n alone: torch.compile guards its answer."""
-    most = sms // shape.parts * COLUMNS[shape.gates][-1]  # rows to a slice
+    most = sms // shape.parts * shape.limits.columns[-1]  # rows to a slice
     if most == 0:
         return f"the persistent kernels need {shape.parts} multiprocessors for {shape.h} units, this GPU has {sms}"
-    if shape.hp > CLUSTER_UNITS[shape.gates] and n > MOST_SLICES * most:
-        return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {MOST_SLICES}"
+    allowed = shape.limits.slices
+    if shape.hp > shape.limits.cluster and n > allowed * most:
+        return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {allowed}"
     return None
 
 
@@ -179,11 +201,11 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
     Few columns to a group are fast, and so are clusters of four in the backward pass: what leaves room for them comes first.
     """
     for limit in (sms - UNCLUSTERED, sms) if shape.shares else (sms,):
-        for columns in COLUMNS[shape.gates]:
+        for columns in shape.limits.columns:
             plan = Plan(columns, n)
             if plan.groups * shape.parts <= limit:
                 return plan
-    most = sms // shape.parts * COLUMNS[shape.gates][-1]
+    most = sms // shape.parts * shape.limits.columns[-1]
     if most == 0:
         return None
     slices = -(-n // most)
@@ -194,11 +216,11 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
 @functools.lru_cache(maxsize=1024)
 def in_clusters(n: int, shape: Shape, sms: int) -> bool:
     """Whether the cluster kernels take it: small U, and few enough rows that at most two clusters come one after the other."""
-    if shape.hp > CLUSTER_UNITS[shape.gates]:
+    if shape.hp > shape.limits.cluster:
         return False
     at_once = max(1, sms // GPC_BLOCKS) * (GPC_BLOCKS // shape.cluster)
     plan = grid_plan(n, shape, sms)
-    return -(-n // CLUSTER_ROWS) <= 2 * at_once or plan is None or plan.slices > MOST_SLICES
+    return -(-n // CLUSTER_ROWS) <= 2 * at_once or plan is None or plan.slices > shape.limits.slices
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
@@ -212,8 +234,8 @@ def _pointers(*names: str) -> list[tuple[str, type[ctypes.c_void_p]]]:
 
 class _Forward(ctypes.Structure):  # as in persistent.cu, like the next
     _fields_ = [
-        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "h", "c", "lengths", "outputs", "uz", "cs", "last_h", "last_c"),
-        *_pointers("exchange", "flags"),
+        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "h", "c", "lengths", "outputs", "operands", "uz", "cs"),
+        *_pointers("last_h", "last_c", "exchange", "flags"),
         *_SIZES,
     ]
 
@@ -407,12 +429,14 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """What forward made and backward needs: U h of every step; but of an RNN, the state before it; and ``_made``."""
+    """What forward made and backward needs: U h of every step; but of an RNN, the state before it; a GRU's r h; and ``_made``."""
     shape = Shape(p.cell, p.h.shape[1])
     t, n, columns = p.steps, p.h.shape[0], 4 * shape.quartets
     found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, columns), torch.bfloat16)]
     if shape.gates > 1:
         found.append(((t, n, shape.hp), torch.float32))
+    if shape.stages > 1:
+        found.append(((t, n, shape.h), torch.bfloat16))
     flow, weight = _made(p, shape)
     if flow:
         found.append(((t, n, columns), torch.bfloat16))
@@ -437,14 +461,14 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), None if c0 is None else torch.empty_like(c0)
     uz = u.new_empty((t, n, 4 * shape.quartets)) if keep else None
     cs = h0.new_empty((t, n, shape.hp)) if keep and shape.gates > 1 else None
-    given = _Forward(
-        *map(_at, (flow, tokens, u, vectors, bias_hn, h0, c0, lengths, outputs, uz, cs, last_h, last_c)), None, None, t, n, h
-    )  # fmt: skip
+    operands = torch.empty_like(outputs) if keep and shape.stages > 1 else None
+    read = (flow, tokens, u, vectors, bias_hn, h0, c0, lengths)
+    given = _Forward(*map(_at, (*read, outputs, operands, uz, cs, last_h, last_c)), None, None, t, n, h)
     _launch("FORWARD", given, n, shape, p.phi, u)
     if uz is None:
         return Outputs(outputs, last_h, last_c, ())
-    made = (tensor for tensor, needed in zip((flow, weight), _made(p, shape), strict=True) if needed and tensor is not None)
-    return Outputs(outputs, last_h, last_c, (uz, *(() if cs is None else (cs,)), *made))
+    made = (tensor if needed else None for tensor, needed in zip((flow, weight), _made(p, shape), strict=True))
+    return Outputs(outputs, last_h, last_c, tuple(x for x in (uz, cs, operands, *made) if x is not None))
 
 
 def backward(
@@ -454,6 +478,7 @@ def backward(
     shape = Shape(p.cell, h)
     uz, *rest = kept
     cs = rest.pop(0) if shape.gates > 1 else None
+    operands = rest.pop(0) if shape.stages > 1 else None
     flow_kept, weight_kept = _made(p, shape)
     flow = rest.pop(0) if flow_kept else _flow(p, shape)[0]
     weight = None if p.x is None else rest.pop(0) if weight_kept else _weight(p, shape)
@@ -470,11 +495,12 @@ def backward(
     _launch("BACKWARD", given, n, shape, p.phi, u)
     d_x, d_wx = _input_gradients(p, shape, weight, tokens, d_flow, wanted)
     if "h" in wanted:
-        d_h += torch.mm(gates_first(d_uz[0], shape, 1), u, out_dtype=torch.float32)
+        through = CELLS[p.cell].shared * h  # rows of U that are multiplied by h itself
+        d_h += torch.mm(gates_first(d_uz[0], shape, 1)[:, :through], u[:through], out_dtype=torch.float32)
     return Gradients(
         x=d_x,
         wx=d_wx,
-        u=_recurrent_gradient(p, shape, outputs, d_uz) if "u" in wanted else None,
+        u=_recurrent_gradient(p, shape, outputs, operands, d_uz) if "u" in wanted else None,
         vectors=gates_first(sums.sum(0), shape, 1) if "vectors" in wanted else None,
         bias_hn=d_c.sum(0) if "bias_hn" in wanted else None,  # of a GRU that is what it has
         h=d_h if "h" in wanted else None,
@@ -483,13 +509,21 @@ def backward(
 
 
 def _recurrent_gradient(
-    p: Inputs, shape: Shape, outputs: Float[Tensor, "t n h"], d_uz: Float[Tensor, "t n ghp"]
+    p: Inputs,
+    shape: Shape,
+    outputs: Float[Tensor, "t n h"],
+    operands: Float[Tensor, "t n h"] | None,
+    d_uz: Float[Tensor, "t n ghp"],
 ) -> Float[Tensor, "gh h"]:
-    """dU: at each step d_uz times the h before it."""
+    """dU: at each step d_uz times the h before it, or for a GRU's gate n times r h."""
     total = torch.mm(d_uz[1:].flatten(0, 1).t(), _eights(outputs[:-1]).flatten(0, 1))  # zeros, if there is one step
     if not p.fresh:
         total.addmm_(d_uz[0].t(), _eights(p.h.to(d_uz.dtype)))
-    return gates_first(total[:, : shape.h], shape, 0)
+    found = gates_first(total[:, : shape.h], shape, 0)
+    if operands is not None:
+        d_n = d_uz.unflatten(2, (-1, 4))[..., 2].flatten(0, 1)[:, : shape.h]
+        found[2 * shape.h :] = torch.mm(d_n.t().contiguous(), operands.flatten(0, 1))
+    return found
 
 
 def _input_gradients(

@@ -1,8 +1,8 @@
 // How does a whole sequence of an MI layer run as one kernel on a Hopper GPU (sm_90a)?
 //
-// The cell is an LSTM, a GRU whose reset comes after U, or an RNN: those with one product with U a step. U stays in registers, as
-// the left operand of wgmma; the batch is the right operand's columns; and what travels between thread blocks at a step is h, or
-// backwards d_uz and sums of which several blocks have parts. Two ways of travelling:
+// The cell is an LSTM, a GRU or an RNN. U stays in registers, as the left operand of wgmma; the batch is the right operand's
+// columns; and what travels between thread blocks at a step is h, or backwards d_uz and sums of which several blocks have parts.
+// Two ways of travelling:
 //   GRID_*     through L2. A group of PARTS blocks has COLUMNS rows of the batch; who has written its part of h raises a flag.
 //   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for few rows, and few units, whose U fits.
 // TURN transposes U before the backward pass.
@@ -32,6 +32,10 @@ using Phi = mi::PHI;
 constexpr int GATES = Cell::gates;
 constexpr int UNITS = GATES == 1 ? 4 : 1;  // of a quartet
 constexpr bool KEEPS = GATES > 1;          // the backward pass needs the state before each step: an LSTM's c, a GRU's h
+constexpr bool AFTER = Cell::inner_bias;   // a GRU whose reset comes after U: the flow of its gate n is not U h
+// Products with U in a step. A GRU whose reset comes before U has two, with h and with r h: a step is then two stages, and what one
+// stage has computed is what the next multiplies by.
+constexpr int STAGES = Cell::shared < GATES ? 2 : 1;
 
 #define DEVICE static __device__ __forceinline__
 
@@ -51,6 +55,7 @@ struct Forward {
   const float* c;
   const i64* lengths;  // (batch) or null
   u16* outputs;        // (steps, batch, width)
+  u16* operands;       // with two stages, what the second multiplies by: (steps, batch, width), or null as uz
   u16* uz;             // (steps, batch, QUARTETS, 4), or null where there will be no backward pass
   float* cs;           // an LSTM's c or a GRU's h before each step: (steps, batch, HP), or null
   float* last_h;       // (batch, width), as last_c
@@ -336,6 +341,21 @@ DEVICE Values<float> slot_of(const Values<float>& x, int slot) {
   one.scale[0] = x.scale[slot], one.shift[0] = x.shift[slot], one.uz[0] = x.uz[slot];
   return one;
 }
+// what only a cell with two stages has
+template <class C, bool TWO> struct Stages {
+  DEVICE float operand(const Values<float>&) { return 0.f; }
+  DEVICE void operand_back(const Values<float>&, Values<float>& d) { d.h = d.shift[0] = 0.f; }
+};
+template <class C> struct Stages<C, true> {
+  DEVICE float operand(const Values<float>& x) {
+    float out;
+    C::template operand<Phi>(x, out);
+    return out;
+  }
+  DEVICE void operand_back(const Values<float>& x, Values<float>& d) { C::template operand_back<Phi>(x, 1.f, d); }
+};
+using Staged = Stages<Cell, STAGES == 2>;
+
 DEVICE void advance(uint2 wx, const float (&uz)[4], bool active, float (&h)[UNITS], float& c, const Block<float>* vectors) {
   const Values<float> x = values_of(wx, uz, Cell::carries_c ? c : h[0], vectors);
 #pragma unroll
@@ -367,7 +387,7 @@ DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int quartet, in
   return k;
 }
 // The step backwards is linear in the gradients of h and c that come in, so its coefficients can be known before them: what
-// `prepare` gives for each unit, or, of a GRU, all gradients of a step whose h has the gradient 1.
+// `prepare` gives for each unit, or, of a GRU, the gradients of a step whose h, and of an operand that, has the gradient 1.
 constexpr int COEFFICIENTS = GATES == 3 ? 5 : UNITS * Cell::coefficients;
 struct Slopes {
   float scale[4], k[COEFFICIENTS];
@@ -378,11 +398,12 @@ template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<f
   const Values<float> x = values_of<APART>(kept.wx, uz, kept.before, vectors);
   Slopes s;
   if constexpr (GATES == 3) {
-    Values<float> d;
+    Values<float> d, inner;
     Cell::step_back<Phi>(x, Pair<float>{1.f, 0.f}, d);
+    Staged::operand_back(x, inner);
 #pragma unroll
-    for (int g = 0; g < 3; g++) s.scale[g] = d.uz[g], s.k[g] = d.shift[g];
-    s.scale[3] = 0.f, s.k[3] = d.scale[2], s.k[4] = d.h;
+    for (int g = 0; g < 3; g++) s.scale[g] = AFTER ? d.uz[g] : x.scale[g], s.k[g] = !AFTER && g == 0 ? inner.shift[0] : d.shift[g];
+    s.scale[3] = 0.f, s.k[3] = AFTER ? d.scale[2] : inner.h, s.k[4] = d.h;
   } else {
 #pragma unroll
     for (int g = 0; g < 4; g++) s.scale[g] = x.scale[g];
@@ -391,20 +412,27 @@ template <int APART = 1> DEVICE Slopes slopes_of(const Kept& kept, const Block<f
   }
   return s;
 }
-// Gradients of one step, and of c before it (a GRU's: that of bias_hn so far). Past the end of a row nothing happens to its state,
-// nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U. Rounded, to save registers.
+// Gradients of one step, and of c before it (of a GRU with the reset after U: that of bias_hn so far). Past the end of a row
+// nothing happens to its state, nor to the state's gradients: h's then goes to the step before by `pass`, without a product with U.
+// Rounded, to save registers.
 struct Step {
   uint2 d_uz;
   uint2 d_gates;  // of what the gates' nonlinearities take; in a GRU's empty slot, of the scale of gate n, whose flow is not U h
 };
-DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, float& d_c, float (&pass)[UNITS]) {
+DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], float d_operand, bool active, float& d_c, float (&pass)[UNITS]) {
   float d_uz[4], d_gates[4];
   if constexpr (GATES == 3) {
     const float d = active ? d_h[0] : 0.f;
 #pragma unroll
-    for (int g = 0; g < 4; g++) d_gates[g] = d * s.k[g], d_uz[g] = d * s.scale[g];
-    d_c += d_uz[2];
-    pass[0] = active ? d_h[0] * s.k[4] : d_h[0];
+    for (int g = 0; g < 4; g++) {
+      d_gates[g] = (STAGES == 2 && g == 0 ? d_operand : d) * s.k[g];
+      d_uz[g] = (AFTER ? d : d_gates[g]) * s.scale[g];
+    }
+    if (AFTER)
+      d_c += d_uz[2];
+    else
+      d_gates[3] = 0.f;
+    pass[0] = active ? d_h[0] * s.k[4] + (AFTER ? 0.f : d_operand * s.k[3]) : d_h[0];
   } else {
 #pragma unroll
     for (int i = 0; i < UNITS; i++) {
@@ -420,6 +448,11 @@ DEVICE Step step_back(const Slopes& s, const float (&d_h)[UNITS], bool active, f
   }
   return {packed(d_uz), packed(d_gates)};
 }
+// What the stages of a step backwards hand on to be multiplied by U^T: of gate n alone, then of the others.
+DEVICE uint2 for_operand(const Slopes& s, float d_h, bool active) {
+  return make_uint2(0, packed(active ? d_h * s.k[2] * s.scale[2] : 0.f, 0.f));
+}
+DEVICE uint2 for_state(const Step& s) { return STAGES == 2 ? make_uint2(s.d_uz.x, 0) : s.d_uz; }
 // Store the gradients of a step whose flows were W x and U h, those of the gates as that of W x, and add up those of the vectors.
 template <int APART = 1>
 DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Block<float>* vectors, Block<float> (&total)[4], int t,
@@ -429,7 +462,7 @@ DEVICE void store_step(const Backward& p, const Step& s, uint4 flows, const Bloc
 #pragma unroll
   for (int g = 0; g < 4; g++) {
     const bool empty = GATES == 3 && g == 3;
-    const float d_scale = GATES == 3 && g == 2 ? d_gates[3] : d_gates[g] * uz[g];
+    const float d_scale = AFTER && g == 2 ? d_gates[3] : d_gates[g] * uz[g];
     mi::block_back(wx[g], vectors[g * APART], empty ? 0.f : d_scale, empty ? 0.f : d_gates[g], d_wx[g], total[g]);
   }
   const i64 at = ((i64(t) * p.batch + row) * quartets + quartet) * 4;
@@ -529,16 +562,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
     if (finishes) put(staged + staged_at(column0 + 8 * j, quartet16), h[j]);
   }
 
-  // The first PUBLISHERS threads copy the staged h to where the group's blocks fetch it. There are two buffers, and h(t + 1) goes
-  // where h(t - 1) was. All blocks of the group have fetched that one by then: this block has multiplied by all of h(t), and no
-  // block raised its flag for its part of h(t) before it had multiplied by h(t - 1).
+  // The first PUBLISHERS threads copy the staged h, or what a stage has made of it, to where the group's blocks fetch it. There are
+  // two buffers, and h(t + 1) goes where h(t - 1) was. All blocks of the group have fetched that one by then: this block has
+  // multiplied by all of h(t), and no block raised its flag for its part of h(t) before it had multiplied by h(t - 1). So with
+  // stages for steps.
   const bool wide = (p.width & 7) == 0;  // rows of outputs begin at multiples of 16 bytes
   const int own_chunk = UNITS == 1 ? part >> 2 : part;
-  auto publish = [&](int t, bool more) {
+  auto publish = [&](int stage, bool more) {
     if (tid < (PUBLISHERS > 32 ? PUBLISHERS : 32)) {
       if (more) {
         if (tid < PUBLISHERS) {
-          u16* chunk = p.exchange + ((i64((t + 1) & 1) * groups + group) * CHUNKS + own_chunk) * COLUMNS * CHUNK;
+          u16* chunk = p.exchange + ((i64((stage + 1) & 1) * groups + group) * CHUNKS + own_chunk) * COLUMNS * CHUNK;
 #pragma unroll
           for (int e = 0; e < PIECES / PUBLISHERS; e++) {
             const int i = tid + e * PUBLISHERS;
@@ -554,12 +588,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
         if (tid == 0) raise_flag(p.flags + (group * CHUNKS + own_chunk) * 32);
       }
       // whoever waits for the flag has it: now what nobody waits for
-      if (t >= 0 && wide && tid < PUBLISHERS) {
+      u16* to = STAGES == 1 || (stage & 1) ? p.outputs : p.operands;
+      if (stage >= 0 && to && wide && tid < PUBLISHERS) {
 #pragma unroll
         for (int e = 0; e < PIECES / PUBLISHERS; e++) {
           const int i = tid + e * PUBLISHERS, row = row0 + column_of_piece(i), unit8 = part * 16 * UNITS + eight_of_piece(i) * 8;
           if (row < p.end && unit8 < p.width)
-            *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row) * p.width + unit8) =
+            *reinterpret_cast<uint4*>(to + (i64(stage / STAGES) * p.batch + row) * p.width + unit8) =
                 *reinterpret_cast<const uint4*>(staged + i * 8);
         }
       }
@@ -569,12 +604,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
   __syncthreads();
   publish(-1, true);
 
-  float d[COLUMNS / 2];
-  for (int t = 0; t < p.steps; t++) {
+  float d[COLUMNS / 2], first[OWN][2];  // with two stages: of the first product, the flows of gates r and z
+  uint2 wx[OWN];
+  for (int stage = 0; stage < STAGES * p.steps; stage++) {
+    const int t = stage / STAGES;
+    const bool begins = STAGES == 1 || (stage & 1) == 0, ends = STAGES == 1 || !begins;
     // ---- while h is on its way: read W x, keep the state
-    uint2 wx[OWN];
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
+      if (!begins) continue;
       const int row = row0 + column0 + 8 * j;
       const bool present = finishes && row < p.end;
       wx[j] = present ? early8(p.flow + (i64(line[j]) * QUARTETS + quartet) * 4) : make_uint2(0, 0);
@@ -590,11 +628,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
       const u32* flag = p.flags + (group * CHUNKS + (fetches ? lane : 0)) * 32;
       bool ready = !fetches;
       do {
-        if (!ready) ready = flag_value(flag) >= u32(4 / UNITS) * u32(t + 1);
+        if (!ready) ready = flag_value(flag) >= u32(4 / UNITS) * u32(stage + 1);
       } while (!__all_sync(~0u, ready));
       __syncwarp();
       if (fetches) {
-        const u16* chunk = p.exchange + (i64(t & 1) * groups + group) * CHUNKS * COLUMNS * CHUNK + lane * COLUMNS * CHUNK;
+        const u16* chunk = p.exchange + (i64(stage & 1) * groups + group) * CHUNKS * COLUMNS * CHUNK + lane * COLUMNS * CHUNK;
         const u32 offset = rank * (TILE / 2);
         fence_global();
         mbarrier_expect(full + 8 * lane, TILE);
@@ -602,7 +640,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
       }
       __syncwarp();
     }
-    multiply_tiles(d, a, tiles, full, half * STEPS, t & 1);
+    multiply_tiles(d, a, tiles, full, half * STEPS, stage & 1);
 
     // ---- the warpgroups' sums over their halves of k: each gives away the columns the other finishes
 #pragma unroll
@@ -618,8 +656,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
     }
     block_sync<THREADS>();
 
-    // ---- the step itself
+    // ---- the step itself, or its first stage
     uint2 kept[OWN];
+    float operand[OWN][UNITS];
     if (finishes) {
 #pragma unroll
       for (int j = 0; j < OWN; j++) {
@@ -630,23 +669,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
                               (half ? d[other + 4 * j + 3] : d[4 * j + 3]) + rest.w};
         float uz[4];
         all_slots(sum, upper, uz);
-        kept[j] = packed(uz);
-        advance(wx[j], uz, t < length[j], h[j], c[j], vectors);
-        put(staged + staged_at(column0 + 8 * j, quartet16), h[j]);
+        if (ends) {
+          if (STAGES == 2) uz[0] = first[j][0], uz[1] = first[j][1];
+          kept[j] = packed(uz);
+          advance(wx[j], uz, t < length[j], h[j], c[j], vectors);
+          put(staged + staged_at(column0 + 8 * j, quartet16), h[j]);
+        } else {
+          first[j][0] = uz[0], first[j][1] = uz[1];
+          operand[j][0] = Staged::operand(values_of(wx[j], uz, h[j][0], vectors));
+          put(staged + staged_at(column0 + 8 * j, quartet16), operand[j]);
+        }
       }
     }
     block_sync<THREADS>();
-    publish(t, t + 1 < p.steps);
+    publish(stage, stage + 1 < STAGES * p.steps);
     if (finishes) {
 #pragma unroll
       for (int j = 0; j < OWN; j++) {
         const int row = row0 + column0 + 8 * j;
         const i64 at = i64(t) * p.batch + row;
         if (row >= p.end) continue;
-        if (p.uz) *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = kept[j];
+        if (ends && p.uz) *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = kept[j];
+        u16* to = ends ? p.outputs : p.operands;
 #pragma unroll
         for (int i = 0; i < UNITS; i++)
-          if (!wide && unit + i < p.width) p.outputs[at * p.width + unit + i] = rounded(h[j][i]);
+          if (!wide && to && unit + i < p.width) to[at * p.width + unit + i] = rounded(ends ? h[j][i] : operand[j][i]);
       }
     }
     __syncwarp();
@@ -795,11 +842,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   }
 
   float d[COLUMNS / 2];
-  for (int done = 0; done < p.steps; done++) {
-    const int t = p.steps - 1 - done;
-    Slopes slopes[EACH];
-    float d_h[EACH][UNITS];
-    uint4 flows[EACH];
+  Slopes slopes[EACH];
+  float d_h[EACH][UNITS], d_operand[EACH];
+  uint4 flows[EACH];
+  for (int done = 0; done < STAGES * p.steps; done++) {
+    const int t = p.steps - 1 - done / STAGES;
+    const bool begins = STAGES == 1 || (done & 1) == 0, ends = STAGES == 1 || !begins, more = done + 1 < STAGES * p.steps;
     auto prepare = [&] {
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
@@ -810,9 +858,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         if (!AHEAD) seen[e * WORKERS + tid] = flows[e];
       }
     };
-    if (!AHEAD) read(t);
-    if (AHEAD || done == 0) prepare();
-    if (AHEAD && t > 0) read(t - 1);
+    if (!AHEAD && begins) read(t);
+    if (begins && (AHEAD || done == 0)) prepare();
+    if (AHEAD && begins && t > 0) read(t - 1);
 
     if (done > 0) {
       // ---- fetch this block's share of d_uz(t + 1): lane i what the i-th block that writes it has, once its flag says so
@@ -830,7 +878,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         } while (!__all_sync(~0u, fetched));
         __syncwarp();
       }
-      if (!AHEAD) prepare();  // while the tiles are on their way
+      if (!AHEAD && begins) prepare();  // while the tiles are on their way
       multiply_tiles(d, a, tiles, full, step0, (done - 1) & 1);
 
       if constexpr (UNITS == 4) {
@@ -891,7 +939,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
         }
 #endif
 #pragma unroll
-        for (int e = 0; e < EACH; e++) d_h[e][0] += sum[e];
+        for (int e = 0; e < EACH; e++) {
+          if (begins)
+            d_h[e][0] += sum[e];
+          else
+            d_operand[e] = sum[e];
+        }
       }
     }
 
@@ -903,17 +956,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const bool active = t < length[e % LINES];
-        step[e] = step_back(slopes[e], d_h[e], active, d_c[e], pass[e]);
         const int at = in_tile(column_of(e), quartet16_of(e) >> 1) / 2 + (quartet16_of(e) & 1) * 4;
-        if (t > 0) *reinterpret_cast<uint2*>(chunk + at) = step[e].d_uz;
+        if (ends) step[e] = step_back(slopes[e], d_h[e], d_operand[e], active, d_c[e], pass[e]);
+        if (more) *reinterpret_cast<uint2*>(chunk + at) = ends ? for_state(step[e]) : for_operand(slopes[e], d_h[e][0], active);
       }
       fence_global();
     }
     block_sync<THREADS>();
-    if (tid == 0 && t > 0) raise_flag(p.flags + blockIdx.x * 32);
+    if (tid == 0 && more) raise_flag(p.flags + blockIdx.x * 32);
 #pragma unroll
     for (int owned = 0; owned < OWNED; owned++) {
-      if (!works) continue;
+      if (!works || !ends) continue;
       if (OWNED > 1) load_totals(owned);
 #pragma unroll
       for (int r = 0; r < EACH / OWNED; r++) {
@@ -1032,14 +1085,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
   uint2 wx = read(line_of(p.tokens, 0, p.batch, row, present));
   int line = p.steps > 1 ? line_of(p.tokens, 1, p.batch, row, present) : 0;
 
-  for (int t = 0; t < p.steps; t++) {
-    const bool more = t + 1 < p.steps;
-    const int next = (t + 1) & 1;
+  uint2 next_wx = make_uint2(0, 0);
+  float first[2] = {0.f, 0.f};  // with two stages: of the first product, the flows of gates r and z
+  for (int stage = 0; stage < STAGES * p.steps; stage++) {
+    const int t = stage / STAGES, next = (stage + 1) & 1;
+    const bool begins = STAGES == 1 || (stage & 1) == 0, ends = STAGES == 1 || !begins, more = stage + 1 < STAGES * p.steps;
     if (tid == 0 && more) expect(full + 8 * next, ROWS * HP * 2);
-    uint2 next_wx = make_uint2(0, 0);
-    if (more) next_wx = read(line);
-    if (t + 2 < p.steps) line = line_of(p.tokens, t + 2, p.batch, row, present);
-    if (t > 0) all_has_come(full + 8 * (t & 1), phase_of(t));
+    if (begins && t + 1 < p.steps) next_wx = read(line);
+    if (begins && t + 2 < p.steps) line = line_of(p.tokens, t + 2, p.batch, row, present);
+    if (stage > 0) all_has_come(full + 8 * (stage & 1), phase_of(stage));
 
     float d[4][4];  // four sums side by side: a product need not wait for the one before it
 #pragma unroll
@@ -1047,7 +1101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
-      multiply(d[s & 3], a[s], tile_descriptor(tiles + ((t & 1) * CHUNKS + (s >> 2)) * TILE + (s & 3) * K_BYTES));
+      multiply(d[s & 3], a[s], tile_descriptor(tiles + ((stage & 1) * CHUNKS + (s >> 2)) * TILE + (s & 3) * K_BYTES));
     wgmma_commit();
     wgmma_wait();
     float sum[4], uz[4];
@@ -1055,9 +1109,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     for (int i = 0; i < 4; i++) sum[i] = (d[0][i] + d[1][i]) + (d[2][i] + d[3][i]);
     all_slots(sum, upper, uz);
     const float before = Cell::carries_c ? c : h[0];
-    advance(wx, uz, t < length, h, c, vectors);
+    float operand[UNITS];
     u16* staged = both + next * PIECES * 8;
-    put(staged + (UNITS == 1 ? column * 32 + quartet32 : in_tiles(column, quartet32) / 2), h);
+    u16* place = staged + (UNITS == 1 ? column * 32 + quartet32 : in_tiles(column, quartet32) / 2);
+    if (ends) {
+      if (STAGES == 2) uz[0] = first[0], uz[1] = first[1];
+      advance(wx, uz, t < length, h, c, vectors);
+      put(place, h);
+    } else {
+      first[0] = uz[0], first[1] = uz[1];
+      operand[0] = Staged::operand(values_of(wx, uz, h[0], vectors));
+      put(place, operand);
+    }
+    u16* to = ends ? p.outputs : p.operands;
     block_sync<THREADS>();
 
     // To every block of the cluster, this one too. The tiles of h(t + 1) take the place of h(t - 1), which all blocks are done
@@ -1078,18 +1142,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
         at += (rank >> 1) * TILE + in_tile(n, (rank & 1) * 4 + (piece & 3));
       }
       if (more) send(at, peer, eight, full + 8 * next);
-      if (peer == 0 && wide && row0 + n < p.end && unit8 < p.width)
-        *reinterpret_cast<uint4*>(p.outputs + (i64(t) * p.batch + row0 + n) * p.width + unit8) = eight;
+      if (peer == 0 && wide && to && row0 + n < p.end && unit8 < p.width)
+        *reinterpret_cast<uint4*>(to + (i64(t) * p.batch + row0 + n) * p.width + unit8) = eight;
     }
     const i64 at = i64(t) * p.batch + row;
-    if (p.uz && present) {
+    if (ends && p.uz && present) {
       *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = packed(uz);
       if (KEEPS) p.cs[at * HP + unit] = before;
     }
 #pragma unroll
     for (int i = 0; i < UNITS; i++)
-      if (!wide && present && unit + i < p.width) p.outputs[at * p.width + unit + i] = rounded(h[i]);
-    wx = next_wx;
+      if (!wide && to && present && unit + i < p.width) to[at * p.width + unit + i] = rounded(ends ? h[i] : operand[i]);
+    if (ends) wx = next_wx;
     __syncwarp();
   }
   store_state(h, p.last_h, row, unit, p.width, present);
@@ -1139,16 +1203,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
 #pragma unroll
   for (int g = 0; g < 4; g++) total[g] = {0.f, 0.f, 0.f, 0.f};
 
-  for (int done = 0; done < p.steps; done++) {
-    const int t = p.steps - 1 - done, next = (done + 1) & 1;
-    if (tid == 0 && t > 0) expect(full + 8 * next, ROWS * QUARTETS * 8);
-    const Slopes slopes = slopes_of(kept, vectors);
-    float d_h[UNITS];
+  Slopes slopes;
+  float d_h[UNITS], d_operand = 0.f;
+  uint4 flows;
+  for (int done = 0; done < STAGES * p.steps; done++) {
+    const int t = p.steps - 1 - done / STAGES, next = (done + 1) & 1;
+    const bool begins = STAGES == 1 || (done & 1) == 0, ends = STAGES == 1 || !begins, more = done + 1 < STAGES * p.steps;
+    if (tid == 0 && more) expect(full + 8 * next, ROWS * QUARTETS * 8);
+    if (begins) {
+      slopes = slopes_of(kept, vectors);
 #pragma unroll
-    for (int i = 0; i < UNITS; i++) d_h[i] = kept.d_output[i] + pass[i];
-    const uint4 flows = make_uint4(kept.wx.x, kept.wx.y, kept.uz.x, kept.uz.y);
-    if (t > 0) kept = kept_at(p, line, t - 1, row, quartet, QUARTETS, present);
-    if (t > 1) line = line_of(p.tokens, t - 2, p.batch, row, present);
+      for (int i = 0; i < UNITS; i++) d_h[i] = kept.d_output[i] + pass[i];
+      flows = make_uint4(kept.wx.x, kept.wx.y, kept.uz.x, kept.uz.y);
+      if (t > 0) kept = kept_at(p, line, t - 1, row, quartet, QUARTETS, present);
+      if (t > 1) line = line_of(p.tokens, t - 2, p.batch, row, present);
+    }
     if (done > 0) {
       all_has_come(full + 8 * (done & 1), phase_of(done));
       float d[2][4];
@@ -1168,17 +1237,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
       }
       block_sync<THREADS>();
       if constexpr (SHARED) {
-        d_h[0] += product[0][column][quartet32] + product[1][column][quartet32];
+        const float sum = product[0][column][quartet32] + product[1][column][quartet32];
+        if (begins)
+          d_h[0] += sum;
+        else
+          d_operand = sum;
       } else {
         const float4 four = *reinterpret_cast<const float4*>(product[0][column] + 4 * quartet32);
         d_h[0] += four.x, d_h[1] += four.y, d_h[2] += four.z, d_h[3] += four.w;
       }
     }
-    const Step step = step_back(slopes, d_h, t < length, d_c, pass);
-    *reinterpret_cast<uint2*>(staged + in_tiles(column, quartet32)) = step.d_uz;
+    Step step;
+    if (ends) step = step_back(slopes, d_h, d_operand, t < length, d_c, pass);
+    const uint2 sent = ends ? for_state(step) : for_operand(slopes, d_h[0], t < length);
+    *reinterpret_cast<uint2*>(staged + in_tiles(column, quartet32)) = sent;
     block_sync<THREADS>();
     // as in the forward pass: d_uz(t) takes the place of d_uz(t + 2), and all of d_uz(t + 1) is here
-    if (t > 0) {
+    if (more) {
 #pragma unroll
       for (int i = tid; i < BLOCKS * 128; i += THREADS) {
         const int peer = i >> 7, piece = i & 127;
@@ -1186,7 +1261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
         send(tiles + (next * CHUNKS + 2 * rank) * TILE + piece * 16, peer, eight, full + 8 * next);
       }
     }
-    if (present) store_step(p, step, flows, vectors, total, t, row, quartet, QUARTETS);
+    if (ends && present) store_step(p, step, flows, vectors, total, t, row, quartet, QUARTETS);
     __syncwarp();
   }
   // the eight lanes of a quartet have its rows of the batch: each adds all up, and writes two of the sixteen sums
