@@ -361,8 +361,13 @@ class Memory:
         """A GRU's fourth."""
         return memory(getattr(self.p, name), torch.bfloat16, self.t, self.n, self.shape.quartets, 4)[..., 3]
 
-    def before(self):
-        return memory(self.p.cs, torch.float32, self.t, self.n, self.hp)
+    def before(self, t):
+        """An LSTM's c, or a GRU's h."""
+        if self.p.cs:
+            return memory(self.p.cs, torch.bfloat16, self.t, self.n, self.hp)[t]
+        return padded(
+            memory(self.p.outputs, torch.bfloat16, self.t, self.n, self.h)[t - 1].float() if t else self.rows("h"), self.hp
+        )
 
     def rows(self, name):
         return memory(getattr(self.p, name), torch.float32, self.n, self.h)
@@ -405,7 +410,7 @@ def forward_in_torch(p, shape):
         if p.uz:
             m.over_time("uz")[t] = uz.bfloat16()
         if p.cs:
-            m.before()[t] = c if p.c else h
+            m.before(t)[:] = c
         inside = (t < m.lengths)[:, None]
         h, c = (torch.where(inside, new, old) for new, old in zip(m.step(t, uz, h, c)[:2], (h, c), strict=True))
         outputs[t] = h[:, : m.h]
@@ -420,7 +425,7 @@ def backward_in_torch(p, shape):
     product, d_bias, sums_of_vectors = torch.zeros_like(d_h), torch.zeros_like(d_h), torch.zeros(4, 4 * shape.quartets)
     for t in reversed(range(m.t)):
         uz = m.over_time("uz")[t].float().requires_grad_()
-        before = (m.before()[t].clone() if p.cs else torch.zeros_like(d_h)).requires_grad_()
+        before = m.before(t).float().clone().requires_grad_()
         d_h = d_h + product + padded(memory(p.d_outputs, torch.bfloat16, m.t, m.n, m.h)[t].float(), m.hp)
         h, c, sums, flow = m.step(t, uz, before, before)
         seeds = ((h, c), (d_h, d_c)) if shape.cell == "lstm" else ((h,), (d_h,))

@@ -242,8 +242,10 @@ class _Forward(ctypes.Structure):  # as in persistent.cu, like the next
 
 class _Backward(ctypes.Structure):
     _fields_ = [
-        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "lengths", "uz", "cs", "d_outputs", "d_last_h", "d_last_c"),
-        *_pointers("d_uz", "d_wx", "sums", "d_h", "d_c", "exchange", "flags", "partial", "owner_flags"),
+        *_pointers("flow", "tokens", "u", "vectors", "bias_hn", "lengths", "uz", "cs", "outputs", "h"),
+        *_pointers(
+            "d_outputs", "d_last_h", "d_last_c", "d_uz", "d_wx", "sums", "d_h", "d_c", "exchange", "flags", "partial", "owner_flags"
+        ),
         *_SIZES,
     ]
 
@@ -429,20 +431,20 @@ def _contiguous(x: Tensor | None) -> Tensor | None:
 
 
 def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """What forward made and backward needs: U h of every step; but of an RNN, the state before it; a GRU's r h; and ``_made``."""
+    """What forward made and backward needs: U h of every step; an LSTM's c before it; a GRU's r h; and ``_made``."""
     shape = Shape(p.cell, p.h.shape[1])
     t, n, columns = p.steps, p.h.shape[0], 4 * shape.quartets
-    found: list[tuple[tuple[int, ...], torch.dtype]] = [((t, n, columns), torch.bfloat16)]
-    if shape.gates > 1:
-        found.append(((t, n, shape.hp), torch.float32))
+    found: list[tuple[int, ...]] = [(t, n, columns)]
+    if p.c is not None:
+        found.append((t, n, shape.hp))
     if shape.stages > 1:
-        found.append(((t, n, shape.h), torch.bfloat16))
+        found.append((t, n, shape.h))
     flow, weight = _made(p, shape)
     if flow:
-        found.append(((t, n, columns), torch.bfloat16))
+        found.append((t, n, columns))
     if weight and p.x is not None:
-        found.append(((columns, -(-p.x.shape[2] // 8) * 8), torch.bfloat16))
-    return found
+        found.append((columns, -(-p.x.shape[2] // 8) * 8))
+    return [(size, torch.bfloat16) for size in found]
 
 
 def _made(p: Inputs, shape: Shape) -> tuple[bool, bool]:
@@ -460,7 +462,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     h0, c0 = p.h.contiguous(), _contiguous(p.c)
     outputs, last_h, last_c = u.new_empty((t, n, h)), torch.empty_like(h0), None if c0 is None else torch.empty_like(c0)
     uz = u.new_empty((t, n, 4 * shape.quartets)) if keep else None
-    cs = h0.new_empty((t, n, shape.hp)) if keep and shape.gates > 1 else None
+    cs = u.new_empty((t, n, shape.hp)) if keep and c0 is not None else None
     operands = torch.empty_like(outputs) if keep and shape.stages > 1 else None
     read = (flow, tokens, u, vectors, bias_hn, h0, c0, lengths)
     given = _Forward(*map(_at, (*read, outputs, operands, uz, cs, last_h, last_c)), None, None, t, n, h)
@@ -477,7 +479,7 @@ def backward(
     t, (n, h) = p.steps, p.h.shape
     shape = Shape(p.cell, h)
     uz, *rest = kept
-    cs = rest.pop(0) if shape.gates > 1 else None
+    cs = None if p.c is None else rest.pop(0)
     operands = rest.pop(0) if shape.stages > 1 else None
     flow_kept, weight_kept = _made(p, shape)
     flow = rest.pop(0) if flow_kept else _flow(p, shape)[0]
@@ -489,8 +491,9 @@ def backward(
     d_uz, d_flow = torch.empty_like(uz), torch.empty_like(uz)
     d_h, d_c = p.h.new_empty(p.h.shape), p.h.new_empty(p.h.shape)
     turned = _turned(u, shape)
+    h0, outputs = p.h.contiguous(), outputs.contiguous()
     sums = p.h.new_zeros((groups_of_rows(n, shape, multiprocessors(u.device.index)), 4, 4 * shape.quartets))
-    read = (flow, tokens, turned, vectors, bias_hn, lengths, uz, cs, d_outputs, d_last_h, d_last_c)
+    read = (flow, tokens, turned, vectors, bias_hn, lengths, uz, cs, outputs, h0, d_outputs, d_last_h, d_last_c)
     given = _Backward(*map(_at, (*read, d_uz, d_flow, sums, d_h, d_c)), *(None,) * 4, t, n, h)
     _launch("BACKWARD", given, n, shape, p.phi, u)
     d_x, d_wx = _input_gradients(p, shape, weight, tokens, d_flow, wanted)

@@ -31,7 +31,6 @@ using Cell = mi::CELL;
 using Phi = mi::PHI;
 constexpr int GATES = Cell::gates;
 constexpr int UNITS = GATES == 1 ? 4 : 1;  // of a quartet
-constexpr bool KEEPS = GATES > 1;          // the backward pass needs the state before each step: an LSTM's c, a GRU's h
 constexpr bool AFTER = Cell::inner_bias;   // a GRU whose reset comes after U: the flow of its gate n is not U h
 // Products with U in a step. A GRU whose reset comes before U has two, with h and with r h: a step is then two stages, and what one
 // stage has computed is what the next multiplies by.
@@ -57,7 +56,7 @@ struct Forward {
   u16* outputs;        // (steps, batch, width)
   u16* operands;       // with two stages, what the second multiplies by: (steps, batch, width), or null as uz
   u16* uz;             // (steps, batch, QUARTETS, 4), or null where there will be no backward pass
-  float* cs;           // an LSTM's c or a GRU's h before each step: (steps, batch, HP), or null
+  u16* cs;             // an LSTM's c before each step: (steps, batch, HP), or null
   float* last_h;       // (batch, width), as last_c
   float* last_c;
   u16* exchange;  // GRID: two buffers of (groups, HP / 64, COLUMNS, 64)
@@ -73,7 +72,9 @@ struct Backward {
   const float* bias_hn;
   const i64* lengths;
   const u16* uz;
-  const float* cs;
+  const u16* cs;
+  const u16* outputs;
+  const float* h;
   const u16* d_outputs;   // (steps, batch, width)
   const float* d_last_h;  // (batch, width) or null, as d_last_c
   const float* d_last_c;
@@ -116,11 +117,6 @@ DEVICE void unpack(uint2 four, float (&x)[4]) {
 DEVICE uint2 early8(const void* p) {
   uint2 v;
   asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-DEVICE float early4(const float* p) {
-  float v;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
   return v;
 }
 DEVICE float early2(const u16* p) {
@@ -380,7 +376,9 @@ DEVICE Kept kept_at(const Backward& p, int line, int t, int row, int quartet, in
     const i64 at = i64(t) * p.batch + row;
     k.wx = early8(p.flow + (i64(line) * quartets + quartet) * 4);
     k.uz = early8(p.uz + (at * quartets + quartet) * 4);
-    if (KEEPS) k.before = early4(p.cs + at * quartets + quartet);
+    if (Cell::carries_c) k.before = early2(p.cs + at * quartets + quartet);
+    if (Cell::uses_h && quartet < p.width)
+      k.before = t > 0 ? early2(p.outputs + (at - p.batch) * p.width + quartet) : p.h[i64(row) * p.width + quartet];
     const int unit = quartet * UNITS;
     early_units(p.d_outputs + at * p.width + unit, p.width - unit, (p.width & 3) == 0 && (u64(p.d_outputs) & 7) == 0, k.d_output);
   }
@@ -617,7 +615,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_forward(const __gr
       const bool present = finishes && row < p.end;
       wx[j] = present ? early8(p.flow + (i64(line[j]) * QUARTETS + quartet) * 4) : make_uint2(0, 0);
       if (t + 1 < p.steps) line[j] = line_of(p.tokens, t + 1, p.batch, row, present);
-      if (KEEPS && p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = Cell::carries_c ? c[j] : h[j][0];
+      if (Cell::carries_c && p.cs && present) p.cs[(i64(t) * p.batch + row) * HP + unit] = rounded(c[j]);
     }
 
     // ---- fetch h(t): lane i the chunk i, once all blocks that write it (four, or an RNN's one) have raised its flag for h(0),
@@ -983,7 +981,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grid_backward(const __g
   for (int e = 0; e < EACH; e++) {
     const int unit = quartet_of(e) * UNITS;
     store_state(pass[e], p.d_h, row_of(e), unit, p.width, present(e));
-    if (KEEPS && present(e) && unit < p.width) p.d_c[i64(row_of(e)) * p.width + unit] = d_c[e];
+    if (GATES > 1 && present(e) && unit < p.width) p.d_c[i64(row_of(e)) * p.width + unit] = d_c[e];
   }
 
   // ---- one sum over the rows of the batch for each slot and vector of the block's quartets, in the same order every time
@@ -1108,7 +1106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
 #pragma unroll
     for (int i = 0; i < 4; i++) sum[i] = (d[0][i] + d[1][i]) + (d[2][i] + d[3][i]);
     all_slots(sum, upper, uz);
-    const float before = Cell::carries_c ? c : h[0];
+    const float before = c;
     float operand[UNITS];
     u16* staged = both + next * PIECES * 8;
     u16* place = staged + (UNITS == 1 ? column * 32 + quartet32 : in_tiles(column, quartet32) / 2);
@@ -1148,7 +1146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_forward(const _
     const i64 at = i64(t) * p.batch + row;
     if (ends && p.uz && present) {
       *reinterpret_cast<uint2*>(p.uz + (at * QUARTETS + quartet) * 4) = packed(uz);
-      if (KEEPS) p.cs[at * HP + unit] = before;
+      if (Cell::carries_c) p.cs[at * HP + unit] = rounded(before);
     }
 #pragma unroll
     for (int i = 0; i < UNITS; i++)
@@ -1275,7 +1273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cluster_backward(const 
     if (column == i >> 1) p.sums[sums + vector * 4 * QUARTETS + slot] = sum;
   }
   store_state(pass, p.d_h, row, unit, p.width, present);
-  if (KEEPS && there) p.d_c[i64(row) * p.width + unit] = d_c;
+  if (GATES > 1 && there) p.d_c[i64(row) * p.width + unit] = d_c;
   all_are_here();
 }
 #endif
