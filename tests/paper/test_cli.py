@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from multint.paper import runs, sweeps
 from multint.paper.__main__ import main
+from multint.paper.charlm import task
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 TINY = ["hidden=8", "batch=4", "length=10", "evaluation_streams=4", "schedule.updates=20", "schedule.evaluate_every=10"]
@@ -229,3 +230,12 @@ def test_a_count_of_runs_that_is_none_is_refused(monkeypatch, said):
     monkeypatch.setenv("MULTINT_SHARED", said)
     with pytest.raises(runs.RunError, match=f"MULTINT_SHARED .* not '{said}'; unset it"):
         runs.environment()
+
+
+def test_a_result_that_is_not_a_number_is_refused_and_nothing_is_recorded(text, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "total", lambda *_: float("nan"))
+        done = call("train", "charlm", "--text", text, "--device", "cpu", *SET)
+    assert done.exit_code == 2 and "give nan on the test text (carried); no record was written" in done.output
+    assert not Path("results/runs.jsonl").exists()
+    assert call("train", "charlm", "--text", text, "--device", "cpu", *SET).exit_code == 0, "the checkpoints are whole"

@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from multint.paper import products
 from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, Stopped, environment, write_json
 
 State = Any  # a tensor, a tuple of tensors, or None
@@ -452,6 +453,8 @@ class _Fit:
 
     def run(self) -> tuple[Progress, nn.Module]:
         self.restore()
+        if self.fabric.device.type == "cuda" and not self.p.done:
+            self.try_products()
         with heard(self.world) as self.asked:
             while not self.p.done:
                 self.epoch()
@@ -467,6 +470,12 @@ class _Fit:
             self.p.best, self.p.best_update = then.best, then.best_update
         self.module.load_state_dict({k.removeprefix("model."): v for k, v in best.items()})
         return self.p, self.model
+
+    def try_products(self) -> None:
+        """A GPU's share may multiply wrongly and say nothing."""
+        batch = self.task.epoch(self.p.epoch, self.rank, self.world)[0]
+        with self.fabric.autocast():
+            products.check(self.module, (*batch[0].shape, self.task.size(batch)), self.fabric.device)
 
     def epoch(self) -> None:
         """Train from the current position to the end of the epoch, or of the run."""

@@ -1,6 +1,7 @@
 """What is trained, scored and written in §3.2: characters, one after the other."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -253,6 +254,7 @@ def train(
         task = kind(job, fabric.device)
         progress, model = engine.fit(task, job.recipe.schedule, run, fabric, watcher, **settings)
         scores = {name: total(task, protocol, model, "test", fabric) for name, protocol in PROTOCOLS.items()}
+        check_scores(scores, progress)
         if fabric.global_rank != 0:
             return {}
         record = make_record(job, progress, scores, parameters(model))
@@ -271,6 +273,17 @@ PROTOCOLS = {"carried": CharTask.carried, "reset": CharTask.reset}
 def total(task: CharTask, protocol: Any, model: nn.Module, split: str, fabric: Any) -> float:
     model.eval()
     return bpc(engine.mean(protocol(task, model, split, fabric.global_rank, fabric.world_size), fabric))
+
+
+def check_scores(scores: dict[str, float], progress: Progress) -> None:
+    """A result that is not a number is none."""
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            best = f"the weights of update {progress.best_update}, {progress.best:.3f} on the validation text"
+            raise RunError(
+                f"{best}, give {value} on the test text ({name}); no record was written, the run's checkpoints are whole: "
+                "try a smaller rate (--set schedule.lr=...) or --precision fp32 in another --runs folder"
+            )
 
 
 def make_record(job: Job, progress: Progress, scores: dict[str, float], size: int) -> dict[str, Any]:
