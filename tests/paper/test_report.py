@@ -774,6 +774,22 @@ def test_brief_leaves_out_what_was_not_run(results):
     assert "MI-RNN" in brief
 
 
+def test_a_trial_is_no_result(tmp_path):
+    """It has its line, which says what was changed; it fills no row, is no twin, and a README does not have it."""
+    stand_in = {"corpus": "text8-74M", "stands_for": "text8"}
+    trial = {"changed": ["schedule.updates=9"], "config": {"trial": 1}, **stand_in}
+    rows = [record("charlm/text8-74M-lstm", 2.9, **trial), record("charlm/text8-74M-milstm", 2.7, **trial)]
+    rows += [record("charlm/text8-74M-milstm", 1.5, **stand_in)]
+    write(tmp_path, rows)
+    whole, brief = report.markdown(tmp_path), report.markdown(tmp_path, brief=True)
+    assert "not comparable with the paper's number; the recipe with schedule.updates=9 |" in whole
+    assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 2.700 |" in whole and "2.700" not in brief
+    assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 1.500 |" in brief
+    assert "MI ahead" not in whole and "| LSTM |" in whole and "| LSTM |" not in brief
+    write(tmp_path, [*rows, record("charlm/text8-74M-lstm", 1.6, **stand_in)])
+    assert "| charlm/text8-74M-lstm | 1.600 | charlm/text8-74M-milstm | 1.500 | −0.100 |" in report.markdown(tmp_path, brief=True)
+
+
 # --- compare ---
 
 

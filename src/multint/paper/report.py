@@ -266,10 +266,10 @@ def additive(recipe: str) -> str | None:
 
 
 def paper_tables(view: View, brief: bool = False) -> list[Table]:
-    """Tables 1 and 2 panel by panel, MI beside its twins, and runs outside the paper; ``brief``: only rows that were run."""
+    """Tables 1 and 2 panel by panel, MI beside its twins, and runs outside the paper; ``brief``: only what was run as written."""
     found = [_panel_table(view, panel, brief) for panel in PANELS]
     points = [_picked(view, grid(alpha, beta)) for alpha in ALPHAS for beta in BETAS]  # they have a table of their own
-    of_rows = [group for group in view.groups if rows_of(group.one)]
+    of_rows = [group for group in view.groups if rows_of(group.one) and _as_written(group.one)]  # else one side may be a trial
     others = [group for group in view.groups if not rows_of(group.one) and not any(group is point for point in points)]
     note = (
         "The paper's claim is the difference on one corpus. Of several settings, each side has the one its validation result chose."
@@ -311,8 +311,8 @@ def _panel_table(view: View, key: str, brief: bool) -> Table:
             continue
         if s.row.over:
             rows += [row for row in _std_rows(s.row, view) if not brief or row[3].kind != "none"]
-        elif not brief or s.group or s.beside:
-            rows += [_row(s), *(_beside(s, group) for group in s.beside)]
+        elif (beside := _results(s) if brief else s.beside) or s.group or not brief:
+            rows += [_row(s), *(_beside(s, group) for group in beside)]
     columns = [i for i, name in enumerate(ROW_HEADER) if not brief or name in BRIEF_HEADER]
     cut = tuple(tuple(row[i] for i in columns) for row in rows)
     runs = [run for run in view.records.runs if any(row.panel == key for row in rows_of(run))]
@@ -335,6 +335,13 @@ def _row(s: Standing) -> tuple[Cell, ...]:
     return (*first, Cell(ours(s.group), "number"), Cell(gap, "number"), judged, *_facts(s.group), Cell(row.note, "note"))
 
 
+def _results(s: Standing) -> tuple[Group, ...]:
+    """Of what stands beside a row, what is a result of its own: on each other corpus, the recipe as it stands."""
+    corpora = dict.fromkeys(group.one.corpus for group in s.beside if group.one.corpus != PANELS[s.row.panel].corpus)
+    picks = (chosen([g for g in s.beside if g.one.corpus == corpus and _as_written(g.one)]) for corpus in corpora)
+    return tuple(pick for pick in picks if pick)
+
+
 def _beside(s: Standing, group: Group) -> tuple[Cell, ...]:
     """A line under a row for runs that must not be read as filling it."""
     label, why = _why_beside(s, group)
@@ -351,7 +358,8 @@ def _beside(s: Standing, group: Group) -> tuple[Cell, ...]:
 def _why_beside(s: Standing, group: Group) -> tuple[str, str]:
     run, panel = group.one, PANELS[s.row.panel]
     if run.stands_for is not None:
-        return "stand-in", f"corpus {run.corpus}, a stand-in for {run.stands_for}; not comparable with the paper's number"
+        why = f"corpus {run.corpus}, a stand-in for {run.stands_for}; not comparable with the paper's number"
+        return "stand-in", "; ".join([why, *_changes(run)])
     if run.corpus in VARIANTS and VARIANTS[run.corpus].of == panel.corpus and run.split == panel.split:
         return VARIANTS[run.corpus].label, "; ".join([_about_variant(group), *_changes(run)])
     if run.corpus != panel.corpus:
