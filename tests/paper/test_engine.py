@@ -118,6 +118,18 @@ def test_a_finished_run_is_looked_at_not_trained_again(text, tmp_path):
     assert len(before.splitlines()) == 1
 
 
+def test_a_kill_while_the_record_is_written_gives_one_record(text, tmp_path):
+    record = train(text, tmp_path)
+    lines = tmp_path / "results" / "runs.jsonl"
+    before = lines.read_text()
+    (written,) = (tmp_path / "runs").rglob("record.json")
+    for left in (before, "", before[:50]):  # appended, not yet, and torn
+        written.replace(written.with_suffix(".pending"))
+        lines.write_text(left)
+        assert train(text, tmp_path) == record, "not that of another sitting"
+        assert lines.read_text().splitlines()[-1:] == before.splitlines() and lines.read_text().count(before) == 1
+
+
 def test_the_record_says_what_was_run(text, tmp_path):
     record = train(text, tmp_path, seed=3)
     (line,) = (tmp_path / "results" / "runs.jsonl").read_text().splitlines()

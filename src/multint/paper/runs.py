@@ -281,9 +281,14 @@ class Run:
     # ---- the end ----
 
     def finish(self, record: Mapping[str, Any], results: Path) -> None:
-        """Append the record to results/runs.jsonl, once, and copy the curve beside it."""
+        """Append the record to results/runs.jsonl, once even if killed on the way, and copy the curve beside it."""
         if self.record_file.exists():
             return
+        pending = self.record_file.with_suffix(".pending")
+        if pending.exists():
+            record = read_json(pending)
+        else:
+            write_json(pending, record)
         flat = self.name.replace("/", "-")
         try:
             (results / "curves").mkdir(parents=True, exist_ok=True)
@@ -292,7 +297,7 @@ class Run:
             append_line(results / "runs.jsonl", json.dumps({**record, "curve": f"curves/{flat}.csv"}))
         except OSError as error:
             raise RunError(f"cannot write the record under {results}: {error.strerror}; choose another with --results") from error
-        write_json(self.record_file, record)
+        pending.replace(self.record_file)
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> int:
@@ -305,10 +310,12 @@ def checksum(tensors: Mapping[str, Tensor]) -> int:
 
 
 def append_line(path: Path, line: str) -> None:
-    """One line at the end of a file several runs may write; a torn last line of a killed writer is closed first."""
+    """One line at the end of a file several runs may write, unless it is there; a killed writer's torn one is closed first."""
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if line.encode() in file.read().split(b"\n"):
+            return
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
