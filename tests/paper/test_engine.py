@@ -65,7 +65,7 @@ def in_a_child(action, kill_after=None):
     return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
-@pytest.mark.parametrize("options", [["carry=false", "schedule.linear=true"], ["carry=true", "reset_every=7"]])
+@pytest.mark.parametrize("options", [["carry=false", "schedule.linear=true"], ["carry=true", "reset_every=7", "dropout=0.3"]])
 def test_killed_at_twenty_random_moments_and_continued_the_weights_are_the_same_to_the_bit(text, tmp_path, options):
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     began = time.perf_counter()

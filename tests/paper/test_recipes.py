@@ -160,7 +160,10 @@ def test_keys_lists_settings_inside_settings():
     assert "schedule.halve_after" in names and "start.orthogonal" in names and "schedule" not in names
 
 
-@pytest.mark.parametrize("change", ["integration=product", "cell=transformer", "hidden=0", "layers=-1", "nonlinearity=gelu"])
+NO_MODEL = ["integration=product", "cell=transformer", "hidden=0", "layers=-1", "nonlinearity=gelu", "dropout=2"]
+
+
+@pytest.mark.parametrize("change", NO_MODEL)
 def test_settings_no_layer_takes_are_named_before_data_is_read(change, home, text):
     cell = [] if "nonlinearity" not in change else ["cell=rnn"]
     for name, file in (("ptb-mirnn", None), ("charlm", text)):

@@ -21,11 +21,14 @@ MI = ("rnn", "lstm", "gru")  # the cells that have a choice of integration
 
 
 class CharModel(nn.Module):
-    """One-hot input without building it, ``layers`` recurrent layers, an output layer drawn from the same range as U."""
+    """One-hot input without building it, ``layers`` recurrent layers, dropout, an output layer drawn from the same range as U."""
 
-    def __init__(self, symbols: int, hidden: int, cell: str, layers: int, start: Start, **options: Any) -> None:
+    def __init__(
+        self, symbols: int, hidden: int, cell: str, layers: int, start: Start, dropout: float = 0.0, **options: Any
+    ) -> None:
         super().__init__()
         self.core = LAYERS[cell](symbols, hidden, num_layers=layers, start=start, **options)
+        self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(hidden, symbols)
         r = start.r_u if start.r_u is not None else hidden**-0.5  # not r_w, which §3.1 varies for W alone
         nn.init.uniform_(self.out.weight, -r, r)
@@ -34,7 +37,7 @@ class CharModel(nn.Module):
     def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Logits (t, n, symbols) for the symbols that follow, and the state after the last."""
         h, state = self.core(tokens, state)
-        return self.out(h), state
+        return self.out(self.dropout(h)), state
 
 
 def parameters(model: nn.Module) -> int:

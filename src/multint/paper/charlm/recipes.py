@@ -26,6 +26,7 @@ class CharLM:
     nonlinearity: str = "tanh"
     reset_after: bool = False
     start: Start = field(default_factory=Start)
+    dropout: float = 0.0  # of what the softmax sees
     length: int = 100
     batch: int = 64
     carry: bool = False
@@ -102,6 +103,11 @@ def _stand_in(name: str, recipe: CharLM) -> CharLM:
     return replace(recipe, corpus="text8-74M", schedule=schedule, paper=None, cite="", note=note)
 
 
+def dropped(recipe: CharLM) -> CharLM:
+    """With dropout before the softmax, which the paper does not mention."""
+    return replace(recipe, dropout=0.25, cite="", paper=None, note="with dropout, which the paper does not mention")
+
+
 _TEXT8 = {
     "charlm/text8-rnn": additive(TEXT8_MIRNN, note="the paper cites others' RNNs here"),
     "charlm/text8-mirnn": TEXT8_MIRNN,
@@ -124,4 +130,6 @@ RECIPES: dict[str, CharLM] = {
     "charlm/enwik8-milstm": ENWIK8_MILSTM,
     "charlm/enwik8-lstm": additive(ENWIK8_MILSTM, note="the twin the paper lacks"),
     "charlm/enwik8-lstm-open": open_forget(ENWIK8_MILSTM),
+    "charlm/enwik8-milstm-drop": dropped(ENWIK8_MILSTM),
+    "charlm/enwik8-lstm-drop": dropped(additive(ENWIK8_MILSTM)),
 }

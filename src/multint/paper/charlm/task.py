@@ -102,6 +102,8 @@ def settings(recipe: CharLM) -> dict[str, Any]:
     found = asdict(recipe)
     if not recipe.schedule.linear:
         del found["schedule"]["linear"]
+    if not recipe.dropout:
+        del found["dropout"]
     return found
 
 
@@ -129,7 +131,7 @@ def build(recipe: CharLM, symbols: int) -> CharModel:
         options["reset_after"] = recipe.reset_after
     if recipe.cell in ("rnn", "mrnn", "second-order"):
         options["nonlinearity"] = recipe.nonlinearity
-    return CharModel(symbols, recipe.hidden, recipe.cell, recipe.layers, recipe.start, **options)
+    return CharModel(symbols, recipe.hidden, recipe.cell, recipe.layers, recipe.start, recipe.dropout, **options)
 
 
 def count(recipe: CharLM, symbols: int | None = None) -> int:
