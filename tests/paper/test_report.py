@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from multint.paper import figures, report
 from multint.paper.numbers import ALPHAS, BETAS, CLAIMS, ROWS, grid
 from multint.paper.records import chosen, gather, read
+from multint.paper.report import against, claims, drawing, page
 
 HEADER = "update,epoch,seconds,lr,train,valid,grad_norm\n"
 EVIL = "charlm/</script><script>alert(1)</script>|`x`$y$"
@@ -245,7 +246,7 @@ def test_the_runs_of_one_recipe_fill_two_rows_and_count_once(tmp_path):
     assert line(text, "RNN, r_W = 0.02")[5] == "✓ better"
     assert "| exploratory/ptb-rnn | 1.600 | exploratory/ptb-mirnn | 1.390 | −0.210 | −0.30 | ✓ MI ahead |" in text
     assert report.build(tmp_path, tmp_path / "page.html").rows == {"better": 1, "met": 1, "miss": 0, "not run": 37}
-    assert [pair.label for pair in report._pairs(report.look(tmp_path).standings)] == [
+    assert [pair.label for pair in drawing.pairs(against.look(tmp_path).standings)] == [
         "PTB RNN, r_W = 0.02",
         "PTB MI-RNN, r_W = 0.02",
     ]
@@ -343,8 +344,8 @@ def test_no_record_stops_the_report(tmp_path_factory, changes):
         json.dumps(record("exploratory/ptb-mirnn", 1.3) | changes),
     )
     report.markdown(folder)
-    view = report.look(folder)
-    assert report._page(view, report._charts(view), {}, view.warnings)
+    view = against.look(folder)
+    assert page.html_page(view, drawing.charts(view), {}, view.warnings)
     assert any(run.value == 1.4 for run in view.records.runs)
 
 
@@ -390,7 +391,7 @@ def test_a_bad_curve_is_named(tmp_path, curve, body, told):
 
 def test_a_record_that_contradicts_the_paper_is_named(tmp_path):
     write(tmp_path, [record("exploratory/ptb-mirnn", 1.4, paper=1.2)])
-    assert any("says the paper has 1.2" in text for text in report.look(tmp_path).warnings)
+    assert any("says the paper has 1.2" in text for text in against.look(tmp_path).warnings)
 
 
 def test_a_resumed_curve_keeps_the_later_line(tmp_path):
@@ -559,12 +560,12 @@ def test_an_unknown_form_of_figure_is_refused():
 
 def found(folder):
     """What was found of each claim, by its key."""
-    view = report.look(folder)
-    return {claim.key: report.finding(view, claim) for claim in CLAIMS}
+    view = against.look(folder)
+    return {claim.key: claims.finding(view, claim) for claim in CLAIMS}
 
 
 def test_every_claim_has_a_judge():
-    assert set(report.JUDGES) == {claim.key for claim in CLAIMS}
+    assert set(claims.JUDGES) == {claim.key for claim in CLAIMS}
 
 
 def test_claims_are_judged_by_the_records(tmp_path):
