@@ -776,7 +776,7 @@ def test_brief_leaves_out_what_was_not_run(results):
 
 
 def test_a_trial_is_no_result(tmp_path):
-    """It has its line, which says what was changed; it fills no row, is no twin, and a README does not have it."""
+    """It has its line, which says what was changed; it fills no row, is no whole run's twin, and a README does not have it."""
     stand_in = {"corpus": "text8-74M", "stands_for": "text8"}
     trial = {"changed": ["schedule.updates=9"], "config": {"trial": 1}, **stand_in}
     rows = [record("charlm/text8-74M-lstm", 2.9, **trial), record("charlm/text8-74M-milstm", 2.7, **trial)]
@@ -786,9 +786,22 @@ def test_a_trial_is_no_result(tmp_path):
     assert "not comparable with the paper's number; the recipe with schedule.updates=9 |" in whole
     assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 2.700 |" in whole and "2.700" not in brief
     assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 1.500 |" in brief
-    assert "MI ahead" not in whole and "| LSTM |" in whole and "| LSTM |" not in brief
+    assert "| LSTM |" in whole and "| LSTM |" not in brief
+    pair = "| text8-74M (stand-in for text8); with schedule.updates=9 | BPC ↓ | charlm/text8-74M-lstm | 2.900 |"
+    assert f"{pair} charlm/text8-74M-milstm | 2.700 | −0.200 |" in whole and whole.count("MI ahead") == 1, "two trials"
+    assert "MI ahead" not in brief
     write(tmp_path, [*rows, record("charlm/text8-74M-lstm", 1.6, **stand_in)])
     assert "| charlm/text8-74M-lstm | 1.600 | charlm/text8-74M-milstm | 1.500 | −0.100 |" in report.markdown(tmp_path, brief=True)
+
+
+def test_changed_twins_stand_side_by_side(tmp_path):
+    same = {"changed": ["hidden=512", "schedule.lr=0.1"], "corpus": "enwik8"}
+    rows = [record("charlm/enwik8-lstm", 1.6, **same), record("charlm/enwik8-milstm", 1.5, **same | {"changed": ["hidden=512"]})]
+    rows += [record("charlm/enwik8-lstm-drop", 1.9, **same), record("charlm/enwik8-milstm-drop", 1.4, corpus="enwik8")]
+    text = report.markdown(write(tmp_path, rows), brief=True)
+    assert "| enwik8; with hidden=512 | BPC ↓ | charlm/enwik8-lstm | 1.600 | charlm/enwik8-milstm | 1.500 |" in text
+    assert "| charlm/enwik8-lstm-drop | 1.900 | not run | — |" in text
+    assert "| not run | — | charlm/enwik8-milstm-drop | 1.400 |" in text
 
 
 # --- compare ---

@@ -17,15 +17,15 @@ def paper_tables(view: View, brief: bool = False) -> list[Table]:
     """Tables 1 and 2 panel by panel, MI beside its twins, and runs outside the paper; ``brief``: only what was run as written."""
     found = [_panel_table(view, panel, brief) for panel in PANELS]
     points = [against.picked(view, grid(alpha, beta)) for alpha in ALPHAS for beta in BETAS]  # they have a table of their own
-    of_rows = [
-        group for group in view.groups if rows_of(group.one) and against.as_written(group.one)
-    ]  # else one side may be a trial
+    of_rows = [group for group in view.groups if rows_of(group.one)]
     others = [group for group in view.groups if not rows_of(group.one) and not any(group is point for point in points)]
     note = (
         "The paper's claim is the difference on one corpus. Of several settings, each side has the one its validation result chose."
     )
-    found.append(_twin_table("MI and its additive twin", note, of_rows, alone=False))
-    found.append(_twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, alone=True))
+    found.append(_twin_table("MI and its additive twin", note, of_rows, brief, alone=False))
+    found.append(
+        _twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, brief, alone=True)
+    )
     return found
 
 
@@ -172,8 +172,11 @@ def _facts(group: Group) -> tuple[Cell, ...]:
     )
 
 
-def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> Table:
-    """One line per MI recipe with its twin; with ``alone``, recipes without a twin get a line too."""
+def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alone: bool) -> Table:
+    """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too.
+
+    A whole run is never set beside a trial. ``brief`` leaves out changes of a recipe that was also run as it stands.
+    """
     header = (
         "Corpus",
         "Metric",
@@ -187,9 +190,11 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> 
         "Parameters",
     )
     picks: dict[tuple[str, ...], list[Group]] = {}
+    plain = {group.one.recipe for group in groups if not _changed(group.one)}
     for group in groups:
-        run = group.one
-        picks.setdefault((run.recipe, run.corpus, str(run.stands_for), run.metric, run.split), []).append(group)
+        run, changed = group.one, _changed(group.one)
+        if not (brief and changed and run.recipe in plain):
+            picks.setdefault((run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, changed), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
     twins = {key: (str(additive(key[0])), *key[1:]) for key in best if additive(key[0])}
     taken = {twin for twin in twins.values() if twin in best}
@@ -202,6 +207,11 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> 
     return Table(title, note, header, tuple(rows))
 
 
+def _changed(run: Run) -> str:
+    """What was changed of a recipe, but for the rate, which each side may choose, and what makes twins of two runs."""
+    return ", ".join(sorted(str(c) for c in run.changed if not str(c).startswith(("schedule.lr=", "integration="))))
+
+
 def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
     run = (mi or plain or Group(())).one
     how = metric(run.metric)
@@ -210,7 +220,8 @@ def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
         for side in (plain, mi)
         for part in ((Cell(side.one.recipe, "name"), Cell(ours(side), "number")) if side else _absent())
     ]
-    lead = (Cell(spelling.corpus(run.corpus, run.stands_for), "head"), Cell(spelling.arrow(how), "unit"), *sides)
+    where = "; with ".join(filter(None, (spelling.corpus(run.corpus, run.stands_for), _changed(run))))
+    lead = (Cell(where, "head"), Cell(spelling.arrow(how), "unit"), *sides)
     size = "; ".join(spelling.each(side, "parameters", lambda x: spelling.raw(x, 0)) for side in (plain, mi) if side)
     if plain is None or mi is None:
         return (*lead, Cell(NONE, "none"), Cell(NONE, "none"), Cell("no twin run", "none"), Cell(size, "number long"))
