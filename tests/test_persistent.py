@@ -279,6 +279,8 @@ def test_batches_of_too_many_slices_are_refused(monkeypatch):
     assert "65 rows of 1024 units in 2 slices, more than 1" in why_not(65, 1024, "gru")
     assert "513 rows of 1024 units in 5 slices, more than 4" in why_not(513, 1024)
     assert why_not(100_000, 320) is None
+    assert why_not(192, 320, "gru") is None
+    assert "193 rows of 320 units in 2 slices, more than 1" in why_not(193, 320, "gru")
     for n, h in itertools.product((1, 100, 600, 1000, 3000), (60, 320, 321, 700, 1024)):
         shape = Shape("lstm", h)
         assert (why_not(n, h) is None) == (in_clusters(n, shape, H200) or grid_plan(n, shape, H200).slices <= 4)

@@ -162,7 +162,8 @@ def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     if most == 0:
         return f"the persistent kernels need {shape.parts} multiprocessors for {shape.h} units, this GPU has {sms}"
     allowed = shape.limits.slices
-    if shape.hp > shape.limits.cluster and n > allowed * most:
+    waves = shape.hp <= shape.limits.cluster and (shape.stages == 1 or _few_waves(n, shape, sms))  # of clusters, to serve n rows
+    if n > allowed * most and not waves:
         return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {allowed}"
     return None
 
@@ -215,12 +216,17 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
 
 @functools.lru_cache(maxsize=1024)
 def in_clusters(n: int, shape: Shape, sms: int) -> bool:
-    """Whether the cluster kernels take it: small U, and few enough rows that at most two clusters come one after the other."""
+    """Whether the cluster kernels take it: small U, and few rows, or so many that they would make too many slices."""
     if shape.hp > shape.limits.cluster:
         return False
-    at_once = max(1, sms // GPC_BLOCKS) * (GPC_BLOCKS // shape.cluster)
     plan = grid_plan(n, shape, sms)
-    return -(-n // CLUSTER_ROWS) <= 2 * at_once or plan is None or plan.slices > shape.limits.slices
+    return _few_waves(n, shape, sms) or plan is None or plan.slices > shape.limits.slices
+
+
+def _few_waves(n: int, shape: Shape, sms: int) -> bool:
+    """Whether at most two clusters come one after the other."""
+    at_once = max(1, sms // GPC_BLOCKS) * (GPC_BLOCKS // shape.cluster)
+    return -(-n // CLUSTER_ROWS) <= 2 * at_once
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
