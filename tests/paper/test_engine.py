@@ -19,7 +19,7 @@ from torch import nn
 from multint.paper import engine
 from multint.paper.charlm import task
 from multint.paper.engine import Schedule, Sum
-from multint.paper.runs import Progress, Run, RunError, Stopped
+from multint.paper.runs import Progress, Run, RunError, Stopped, read_json
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -123,11 +123,22 @@ def test_a_kill_while_the_record_is_written_gives_one_record(text, tmp_path):
     lines = tmp_path / "results" / "runs.jsonl"
     before = lines.read_text()
     (written,) = (tmp_path / "runs").rglob("record.json")
+    pending = written.with_suffix(".pending")
+    assert not pending.exists()
     for left in (before, "", before[:50]):  # appended, not yet, and torn
-        written.replace(written.with_suffix(".pending"))
-        lines.write_text(left)
-        assert train(text, tmp_path) == record, "not that of another sitting"
-        assert lines.read_text().splitlines()[-1:] == before.splitlines() and lines.read_text().count(before) == 1
+        for folder in (tmp_path / "results", tmp_path / "elsewhere"):
+            pending.write_text(json.dumps({"record": record, "results": [str(folder)]}))
+            written.unlink()
+            lines.write_text(left)
+            assert train(text, tmp_path) == record, "not that of another sitting"
+            assert not pending.exists()
+            if left != before or folder.name == "results":
+                assert lines.read_text().splitlines()[-1:] == before.splitlines() and lines.read_text().count(before) == 1
+    pending.write_text(json.dumps({"record": record, "results": [str(tmp_path / "results")]}))
+    written.unlink()
+    with Run(tmp_path / "runs", record["run"], read_json(written.with_name("config.json"))) as run:
+        run.settle(tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists(), "it is in the results named first"
 
 
 def test_the_record_says_what_was_run(text, tmp_path):
@@ -287,6 +298,9 @@ class Scripted:
 
     def size(self, batch):
         return 1
+
+    def rows(self, world):
+        return {2}
 
     def score(self, model, split, rank, world):
         self.seen.append(self.model.weight.detach().clone())

@@ -5,13 +5,14 @@ import torch
 from torch import nn
 
 from multint.paper import engine, products
+from multint.paper.charlm import task
 from multint.paper.runs import RunError
 
 CPU = torch.device("cpu")
 MODEL = nn.Sequential(nn.Embedding(5, 24), nn.Linear(24, 40))
 
 
-def one_tile_off(a, b):
+def one_value_off(a, b):
     out = torch.matmul(a, b)
     out[-1, -1] += 1
     return out
@@ -21,48 +22,73 @@ def overflowing(a, b):
     return torch.matmul(a, b).index_fill_(1, torch.tensor([0]), float("nan"))
 
 
-@pytest.mark.parametrize("size", [(1, 1, 1), (64, 2048, 130), (7, 10_000, 3)])
+@pytest.mark.parametrize("o, i, n", [(1, 1, 1), (130, 2048, 64), (3, 7, 20_000)])
 @pytest.mark.parametrize("narrow", [None, torch.bfloat16, torch.float16])
-def test_right_products_pass_in_every_precision(size, narrow):
+def test_right_products_pass_in_every_precision(o, i, n, narrow):
     with torch.autocast("cpu", narrow, enabled=narrow is not None):
-        assert products.wrong_rows(size, CPU) == 0
+        assert products.fault(nn.Linear(i, o), [n], CPU) is None
 
 
-def test_the_numbers_are_not_all_zero():
-    a = products._whole((64, 64), torch.Generator().manual_seed(0), CPU)
-    assert set(a.unique().tolist()) == {-1, 0, 1} and 0.05 < float(a.abs().mean()) < 0.25
+def test_every_matrix_is_tried_forwards_backwards_and_for_its_gradient_but_no_table():
+    tried = [(a.shape, b.shape) for a, b in products.operands(MODEL, 3, CPU)]
+    assert tried == [((3, 24), (24, 40)), ((3, 40), (40, 24)), ((40, 3), (3, 24))]
+    for a, b in products.operands(MODEL, 200, CPU):
+        assert set(a.unique().tolist()) == set(b.unique().tolist()) == {-1, 0, 1}
+        assert 1 < float((a @ b).abs().max()) < 256, "which bfloat16 has exactly"
 
 
 def test_a_single_value_that_is_off_is_seen():
-    assert products.wrong_rows((64, 32, 130), CPU, one_tile_off) == 1
-    assert products.wrong_rows((64, 32, 130), CPU, overflowing) == 64
-
-
-def test_every_matrix_is_tried_forwards_backwards_and_for_its_gradient():
-    assert set(products.sizes(MODEL[1], [3, 9])) == {(n, 24, 40) for n in (3, 9)} | {(n, 40, 24) for n in (3, 9)} | {
-        (40, n, 24) for n in (3, 9)
-    }
-    assert max(n for n, _, _ in products.sizes(MODEL, [10**9])) == products.MOST_ROWS
+    a, b = next(products.operands(MODEL, products.ROWS + 9, CPU))
+    assert products.wrong_rows(a, b) == 0
+    assert products.wrong_rows(a, b, one_value_off) == 1
+    assert products.wrong_rows(a, b, overflowing) == len(a)
 
 
 def test_the_message_names_the_product_and_the_way_out(monkeypatch):
-    with pytest.raises(
-        RunError, match=r"of \(3, 24\) times \(24, 5\).* 1 of 3 rows .*another than cpu \(--device\).*nothing was trained"
-    ):
-        products.check(MODEL, [3], CPU, one_tile_off)
-    products.check(MODEL, [3], CPU)
+    said = products.fault(MODEL, [9, 3], CPU, one_value_off)
+    assert said.startswith("this device cannot multiply: of (3, 24) times (24, 40), in whole numbers, 1 of 3 rows came out wrong.")
+    assert said.endswith("Use another than cpu (--device)")
     monkeypatch.setenv(products.PERCENTAGE, "15")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("P", (), {"multi_processor_count": 18}))
-    assert "PERCENTAGE=15 leaves it 18 multiprocessors" in products.way_out(torch.device("cuda"))
+    assert "18 multiprocessors; CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=15" in products.way_out(torch.device("cuda"))
 
 
-def test_a_run_on_a_gpu_tries_its_products_before_it_trains(monkeypatch):
-    """With the sizes of its batch, in its precision."""
-    tried = []
-    monkeypatch.setattr(products, "check", lambda *given: tried.append((*given, torch.is_autocast_enabled("cpu"))))
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)  # for the whole process
+def fitting(world=1, others=0.0):
+    """A fit that has come to where products are tried, among other processes with so many faults."""
     fit = engine._Fit.__new__(engine._Fit)
-    fit.fabric, fit.model, fit.p, fit.rank, fit.world = engine.make_fabric("cpu", precision="bf16"), MODEL, engine.Progress(), 0, 1
-    fit.task = type("Task", (), {"epoch": lambda *_: [(torch.zeros(7, 3),)], "size": lambda _, batch: batch[0].numel()})()
-    fit.try_products()
-    assert tried == [(MODEL, (7, 3, 21), CPU, True)]
+    fit.fabric, fit.model, fit.world = engine.make_fabric("cpu"), MODEL, world
+    fit.task = type("Task", (), {"rows": lambda _, world: {6 // world}})()
+    fit.fabric.all_reduce = lambda x, reduce_op: x + others
+    return fit
+
+
+def test_a_device_that_is_wrong_ends_all_processes(monkeypatch):
+    tried = []
+    monkeypatch.setattr(products, "fault", lambda model, rows, device: tried.append((model, rows, device)))
+    fitting().try_products()
+    fitting(world=2).try_products()
+    assert tried == [(MODEL, {6}, CPU), (MODEL, {3}, CPU)]
+    with pytest.raises(RunError, match="of 2 processes 1 have a device that cannot multiply.*nothing was done in this sitting"):
+        fitting(world=2, others=1.0).try_products()
+    monkeypatch.setattr(products, "fault", lambda *_: "mine is wrong")
+    with pytest.raises(RunError, match="mine is wrong; nothing"):
+        fitting(world=2, others=1.0).try_products()
+
+
+@pytest.mark.parametrize("carry", ["carry=true", "carry=false"])
+def test_a_task_names_the_rows_of_training_and_of_scoring(text, monkeypatch, carry):
+    settings = ["hidden=4", "batch=4", "length=10", "evaluation_streams=3", carry]
+    job = task.job("charlm", 0, settings, text, False, None, "fp32")
+    own = task.CharTask(job, CPU)
+    model = own.build()
+    seen = set()
+    model.core.register_forward_pre_hook(lambda _, args: seen.add(args[0].shape[1]))
+    model.out.register_forward_pre_hook(lambda _, args: seen.add(args[0].shape[:-1].numel()))
+    own.loss(model, own.epoch(0, 0, 1)[0], None)
+    for split in ("valid", "test"):
+        for protocol in task.PROTOCOLS.values():
+            protocol(own, model, split)
+    named = own.rows(1)
+    assert {4, 40, 3, 600} <= named & seen
+    assert len(seen - named) <= 6, f"but for the last of each: {sorted(seen - named)}"
+    assert own.rows(2) > {2, 20, 400}

@@ -80,6 +80,7 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...], state: State) -> tuple[Tensor, State]: ...
     def shown(self, loss: float) -> float: ...
     def size(self, batch: tuple[Tensor, ...]) -> int: ...  # characters, frames: what speed counts
+    def rows(self, world: int) -> set[int]: ...  # that its products have on each process, in training and in scoring
     def score(self, model: nn.Module, split: str, rank: int, world: int) -> "Sum": ...
     def observe(self, model: nn.Module) -> dict[str, float]: ...  # at every evaluation, beside the score
 
@@ -365,7 +366,8 @@ class _Fit:
         rng = torch.get_rng_state().unsqueeze(0)
         out["rng"] = rng if self.world == 1 else self.fabric.all_gather(rng).reshape(self.world, -1)
         if self.fabric.device.type == "cuda":
-            out["rng.cuda"] = torch.cuda.get_rng_state().unsqueeze(0)
+            mine = torch.cuda.get_rng_state().unsqueeze(0)
+            out["rng.cuda"] = mine if self.world == 1 else self.fabric.all_gather(mine).reshape(self.world, -1)
         return out
 
     def _joined(self, part: Tensor) -> Tensor:
@@ -408,7 +410,7 @@ class _Fit:
             # a copy: torch reads a generator's state from the start of the storage, whatever row was given
             torch.set_rng_state(tensors["rng"][min(self.rank, len(tensors["rng"]) - 1)].clone())
             if self.fabric.device.type == "cuda" and "rng.cuda" in tensors:
-                torch.cuda.set_rng_state(tensors["rng.cuda"][0])
+                torch.cuda.set_rng_state(tensors["rng.cuda"][min(self.rank, len(tensors["rng.cuda"]) - 1)].clone())
             self.set_rate(self.p.lr)
             self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
         where = environment()
@@ -453,7 +455,7 @@ class _Fit:
 
     def run(self) -> tuple[Progress, nn.Module]:
         self.restore()
-        if self.fabric.device.type == "cuda" and not self.p.done:
+        if self.fabric.device.type == "cuda":  # also if only a score is left to be taken
             self.try_products()
         with heard(self.world) as self.asked:
             while not self.p.done:
@@ -472,10 +474,15 @@ class _Fit:
         return self.p, self.model
 
     def try_products(self) -> None:
-        """A GPU's share may multiply wrongly and say nothing."""
-        batch = self.task.epoch(self.p.epoch, self.rank, self.world)[0]
+        """A GPU's share may multiply wrongly and say nothing; if one process has such, all end."""
         with self.fabric.autocast():
-            products.check(self.module, (*batch[0].shape, self.task.size(batch)), self.fabric.device)
+            wrong = products.fault(self.module, self.task.rows(self.world), self.fabric.device)
+        faults = torch.tensor(float(wrong is not None), device=self.fabric.device)
+        if self.world > 1:
+            faults = self.fabric.all_reduce(faults, reduce_op="sum")
+        if faults:
+            what = wrong or f"of {self.world} processes {int(faults)} have a device that cannot multiply; they say more"
+            raise RunError(f"{what}; nothing was done in this sitting")
 
     def epoch(self) -> None:
         """Train from the current position to the end of the epoch, or of the run."""

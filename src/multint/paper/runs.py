@@ -282,22 +282,36 @@ class Run:
 
     def finish(self, record: Mapping[str, Any], results: Path) -> None:
         """Append the record to results/runs.jsonl, once even if killed on the way, and copy the curve beside it."""
-        if self.record_file.exists():
-            return
-        pending = self.record_file.with_suffix(".pending")
-        if pending.exists():
-            record = read_json(pending)
-        else:
-            write_json(pending, record)
+        if not self.record_file.exists():
+            write_json(self._pending, {"record": record, "results": []})
+            self.settle(results)
+
+    def pending(self) -> bool:
+        """Was the run killed while its record was written? Then ``settle`` is all that is left to do."""
+        return self._pending.exists() and not self.record_file.exists()
+
+    def settle(self, results: Path) -> None:
+        """Append the pending record, unless a sitting before did, be it to other results."""
+        left = read_json(self._pending)
+        record, before = left["record"], [Path(folder) for folder in left["results"]]
         flat = self.name.replace("/", "-")
-        try:
-            (results / "curves").mkdir(parents=True, exist_ok=True)
-            with replacing(results / "curves" / f"{flat}.csv") as file:
-                file.write(self.curve.read_bytes())
-            append_line(results / "runs.jsonl", json.dumps({**record, "curve": f"curves/{flat}.csv"}))
-        except OSError as error:
-            raise RunError(f"cannot write the record under {results}: {error.strerror}; choose another with --results") from error
-        pending.replace(self.record_file)
+        line = json.dumps({**record, "curve": f"curves/{flat}.csv"})
+        if not any(has_line(folder / "runs.jsonl", line) for folder in before):
+            write_json(self._pending, {"record": record, "results": [*map(str, before), str(results.resolve())]})
+            try:
+                (results / "curves").mkdir(parents=True, exist_ok=True)
+                with replacing(results / "curves" / f"{flat}.csv") as file:
+                    file.write(self.curve.read_bytes())
+                append_line(results / "runs.jsonl", line)
+            except OSError as error:
+                what = f"cannot write the record under {results}: {error.strerror}"
+                raise RunError(f"{what}; choose another with --results") from error
+        write_json(self.record_file, record)
+        self._pending.unlink()
+
+    @property
+    def _pending(self) -> Path:
+        return self.record_file.with_suffix(".pending")
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> int:
@@ -309,13 +323,19 @@ def checksum(tensors: Mapping[str, Tensor]) -> int:
     return crc
 
 
+def has_line(path: Path, line: str) -> bool:
+    """Whether a file has a line; one that cannot be read has none."""
+    try:
+        return line.encode() in path.read_bytes().split(b"\n")
+    except OSError:
+        return False
+
+
 def append_line(path: Path, line: str) -> None:
-    """One line at the end of a file several runs may write, unless it is there; a killed writer's torn one is closed first."""
+    """One line at the end of a file several runs may write; a torn last line of a killed writer is closed first."""
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        if line.encode() in file.read().split(b"\n"):
-            return
+        file.seek(0, os.SEEK_END)
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

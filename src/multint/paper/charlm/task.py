@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from multint import Start
-from multint.paper import engine
+from multint.paper import engine, products
 from multint.paper.charlm.data import (
     Batches,
     Corpus,
@@ -185,6 +185,12 @@ class CharTask:
     def size(self, batch: tuple[Tensor, ...]) -> int:
         return batch[0].numel()
 
+    def rows(self, world: int) -> set[int]:
+        r = self.job.recipe
+        pairs = [(r.batch // world, r.length), (COLUMNS, min(r.length, WINDOW))]
+        pairs += [(-(-self.streams(split).streams // world), WINDOW) for split in ("valid", "test")]
+        return {n for rows, steps in pairs for n in (rows, rows * steps)}
+
     def score(self, model: nn.Module, split: str, rank: int, world: int) -> Sum:
         return self.carried(model, split, rank, world)
 
@@ -253,6 +259,12 @@ def train(
         run.__enter__()
     fabric.barrier()
     try:
+        if run.pending():
+            fabric.barrier()  # all have seen it
+            if fabric.global_rank != 0:
+                return {}
+            run.settle(results)
+            return read_json(run.record_file)
         task = kind(job, fabric.device)
         progress, model = engine.fit(task, job.recipe.schedule, run, fabric, watcher, **settings)
         scores = {name: total(task, protocol, model, "test", fabric) for name, protocol in PROTOCOLS.items()}
@@ -360,6 +372,9 @@ def evaluate(folder: Path, data: Path | None, device: str) -> Iterator[str]:
     """Lines with both protocols on both splits."""
     found, model, where = opened(folder, data, device)
     task = CharTask(found, where)
+    wrong = products.fault(model, task.rows(1), where) if where.type == "cuda" else None
+    if wrong:
+        raise RunError(wrong)
     for split, (name, protocol) in itertools.product(("valid", "test"), PROTOCOLS.items()):
         part = protocol(task, model, split)
         yield f"{split:5} {name:7} {bpc(part.total / part.count):.4f} BPC over {part.count:,} characters"
