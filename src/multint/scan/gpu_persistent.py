@@ -99,6 +99,10 @@ class Shape:
         """Whether blocks share sums of the backward pass, for which clusters of four are best."""
         return self.gates > 1
 
+    def room(self, sms: int) -> int:
+        """Multiprocessors there are for it. Sums through L2 have not been tried in two stages: there it must be clusters."""
+        return sms if self.stages == 1 else sms - UNCLUSTERED
+
 
 # ------------------------------------------------------------------------------------------------------------------- fits
 
@@ -158,7 +162,7 @@ def why_not(p: Problem) -> str | None:
 
 def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     """Why the GPU is too small for so many rows or units. One question about n alone: torch.compile guards its answer."""
-    most = sms // shape.parts * shape.limits.columns[-1]  # rows to a slice
+    most = shape.room(sms) // shape.parts * shape.limits.columns[-1]  # rows to a slice
     if most == 0:
         return f"the persistent kernels need {shape.parts} multiprocessors for {shape.h} units, this GPU has {sms}"
     allowed = shape.limits.slices
@@ -201,12 +205,12 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
 
     Few columns to a group are fast, and so are clusters of four in the backward pass: what leaves room for them comes first.
     """
-    for limit in (sms - UNCLUSTERED, sms) if shape.shares else (sms,):
+    for limit in (sms - UNCLUSTERED, shape.room(sms)) if shape.shares else (sms,):
         for columns in shape.limits.columns:
             plan = Plan(columns, n)
             if plan.groups * shape.parts <= limit:
                 return plan
-    most = sms // shape.parts * shape.limits.columns[-1]
+    most = shape.room(sms) // shape.parts * shape.limits.columns[-1]
     if most == 0:
         return None
     slices = -(-n // most)
