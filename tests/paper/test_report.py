@@ -794,6 +794,19 @@ def test_a_trial_is_no_result(tmp_path):
     assert "| charlm/text8-74M-lstm | 1.600 | charlm/text8-74M-milstm | 1.500 | −0.100 |" in report.markdown(tmp_path, brief=True)
 
 
+def test_a_chart_has_trials_only_of_what_has_no_whole_run(tmp_path):
+    names = [("charlm/text8-milstm", []), ("charlm/text8-milstm", ["batch=9"]), ("charlm/text8-lstm", ["batch=9"])]
+    rows = [
+        record(name, 1.5, k, "text8", changed=changed, curve=f"curves/{k}.csv", run=f"run-{k}")
+        for k, (name, changed) in enumerate(names)
+    ]
+    (chart,) = drawing.charts(against.look(write(tmp_path, rows)))
+    assert [(g["recipe"], [r["run"] for r in g["runs"]]) for g in chart["groups"]] == [
+        ("charlm/text8-milstm", ["run-0"]),
+        ("charlm/text8-lstm", ["run-2"]),
+    ]
+
+
 def test_changed_twins_stand_side_by_side(tmp_path):
     same = {"changed": ["hidden=512", "schedule.lr=0.1"], "corpus": "enwik8"}
     rows = [record("charlm/enwik8-lstm", 1.6, **same), record("charlm/enwik8-milstm", 1.5, **same | {"changed": ["hidden=512"]})]

@@ -58,6 +58,11 @@ def as_written(run: Run) -> bool:
     return all(change.startswith("schedule.lr=") for change in run.changed)
 
 
+def changed(run: Run) -> str:
+    """What was changed of a recipe, but for the rate, which each side may choose, and what makes twins of two runs."""
+    return ", ".join(sorted(str(c) for c in run.changed if not str(c).startswith(("schedule.lr=", "integration="))))
+
+
 def _standing(row: Row, groups: Sequence[Group]) -> Standing:
     mine = [group for group in groups if row in rows_of(group.one)]
     pick = chosen([group for group in mine if fills(PANELS[row.panel], group.one)])

@@ -56,9 +56,12 @@ def _activations(group: Group | None) -> figures.Activations | None:
 
 
 def charts(view: View) -> list[dict[str, Any]]:
-    """One chart per corpus and metric, as the page's script and the figures take it."""
+    """One chart per corpus and metric, as the page's script and the figures take it; trials only of what has no whole run."""
     charts: dict[tuple[str, str], dict[str, Any]] = {}
+    whole = {run.recipe for run in view.records.runs if not against.changed(run)}
     for run in view.records.runs:
+        if against.changed(run) and run.recipe in whole:
+            continue
         points = view.records.curves.get(run.run, ())
         if not any(p.valid is not None or p.train is not None for p in points):
             continue

@@ -190,9 +190,9 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alo
         "Parameters",
     )
     picks: dict[tuple[str, ...], list[Group]] = {}
-    plain = {group.one.recipe for group in groups if not _changed(group.one)}
+    plain = {group.one.recipe for group in groups if not against.changed(group.one)}
     for group in groups:
-        run, changed = group.one, _changed(group.one)
+        run, changed = group.one, against.changed(group.one)
         if not (brief and changed and run.recipe in plain):
             picks.setdefault((run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, changed), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
@@ -207,11 +207,6 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alo
     return Table(title, note, header, tuple(rows))
 
 
-def _changed(run: Run) -> str:
-    """What was changed of a recipe, but for the rate, which each side may choose, and what makes twins of two runs."""
-    return ", ".join(sorted(str(c) for c in run.changed if not str(c).startswith(("schedule.lr=", "integration="))))
-
-
 def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
     run = (mi or plain or Group(())).one
     how = metric(run.metric)
@@ -220,7 +215,7 @@ def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
         for side in (plain, mi)
         for part in ((Cell(side.one.recipe, "name"), Cell(ours(side), "number")) if side else _absent())
     ]
-    where = "; with ".join(filter(None, (spelling.corpus(run.corpus, run.stands_for), _changed(run))))
+    where = "; with ".join(filter(None, (spelling.corpus(run.corpus, run.stands_for), against.changed(run))))
     lead = (Cell(where, "head"), Cell(spelling.arrow(how), "unit"), *sides)
     size = "; ".join(spelling.each(side, "parameters", lambda x: spelling.raw(x, 0)) for side in (plain, mi) if side)
     if plain is None or mi is None:
