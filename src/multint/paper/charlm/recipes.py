@@ -104,7 +104,7 @@ def _stand_in(name: str, recipe: CharLM) -> CharLM:
 
 
 def dropped(recipe: CharLM) -> CharLM:
-    """With dropout before the softmax, which the paper does not mention, and twice the epochs, which it makes worth while."""
+    """With dropout before the softmax, which the paper does not mention, and for twice the epochs."""
     schedule = replace(recipe.schedule, epochs=2 * recipe.schedule.epochs)
     return replace(
         recipe, dropout=0.25, schedule=schedule, cite="", paper=None, note="with dropout, which the paper does not mention"
