@@ -287,6 +287,7 @@ def test_batches_of_too_many_slices_are_refused(monkeypatch):
         assert (why_not(n, h) is None) == (in_clusters(n, shape, H200) or grid_plan(n, shape, H200).slices <= 4)
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: 60)
     assert "need 64 multiprocessors for 1000 units, this GPU has 60" in why_not(4, 1000)
+    assert "need 76 multiprocessors for 1000 units, this GPU has 60" in why_not(4, 1000, "gru")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

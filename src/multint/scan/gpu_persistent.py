@@ -103,6 +103,10 @@ class Shape:
         """Multiprocessors there are for it. Sums through L2 have not been tried in two stages: there it must be clusters."""
         return sms if self.stages == 1 else sms - UNCLUSTERED
 
+    def rows(self, sms: int) -> int:
+        """Of the batch, at most, to a slice."""
+        return self.room(sms) // self.parts * self.limits.columns[-1]
+
 
 # ------------------------------------------------------------------------------------------------------------------- fits
 
@@ -162,10 +166,10 @@ def why_not(p: Problem) -> str | None:
 
 def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     """Why the GPU is too small for so many rows or units. One question about n alone: torch.compile guards its answer."""
-    most = shape.room(sms) // shape.parts * shape.limits.columns[-1]  # rows to a slice
+    most, allowed = shape.rows(sms), shape.limits.slices
     if most == 0:
-        return f"the persistent kernels need {shape.parts} multiprocessors for {shape.h} units, this GPU has {sms}"
-    allowed = shape.limits.slices
+        needed = shape.parts + sms - shape.room(sms)
+        return f"the persistent kernels need {needed} multiprocessors for {shape.h} units, this GPU has {sms}"
     waves = shape.hp <= shape.limits.cluster and (shape.stages == 1 or _few_waves(n, shape, sms))  # of clusters, to serve n rows
     if n > allowed * most and not waves:
         return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {allowed}"
@@ -210,10 +214,9 @@ def grid_plan(n: int, shape: Shape, sms: int) -> Plan | None:
             plan = Plan(columns, n)
             if plan.groups * shape.parts <= limit:
                 return plan
-    most = shape.room(sms) // shape.parts * shape.limits.columns[-1]
-    if most == 0:
+    if shape.rows(sms) == 0:
         return None
-    slices = -(-n // most)
+    slices = -(-n // shape.rows(sms))
     one = grid_plan(-(-n // slices), shape, sms)
     return one and replace(one, slices=slices)
 
