@@ -63,6 +63,11 @@ def changed(run: Run) -> str:
     return ", ".join(sorted(str(c) for c in run.changed if not str(c).startswith(("schedule.lr=", "integration="))))
 
 
+def whole(runs: Iterable[Run]) -> set[str]:
+    """The recipes that were run as they stand; other runs of these are trials."""
+    return {run.recipe for run in runs if not changed(run)}
+
+
 def _standing(row: Row, groups: Sequence[Group]) -> Standing:
     mine = [group for group in groups if row in rows_of(group.one)]
     pick = chosen([group for group in mine if fills(PANELS[row.panel], group.one)])

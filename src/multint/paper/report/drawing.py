@@ -58,7 +58,7 @@ def _activations(group: Group | None) -> figures.Activations | None:
 def charts(view: View) -> list[dict[str, Any]]:
     """One chart per corpus and metric, as the page's script and the figures take it; trials only of what has no whole run."""
     charts: dict[tuple[str, str], dict[str, Any]] = {}
-    whole = {run.recipe for run in view.records.runs if not against.changed(run)}
+    whole = against.whole(view.records.runs)
     for run in view.records.runs:
         if against.changed(run) and run.recipe in whole:
             continue

@@ -86,8 +86,12 @@ def _row(s: Standing) -> tuple[Cell, ...]:
 def _results(s: Standing) -> tuple[Group, ...]:
     """Of what stands beside a row, what is a result of its own: on each other corpus, the recipe as it stands."""
     corpora = dict.fromkeys(group.one.corpus for group in s.beside if group.one.corpus != PANELS[s.row.panel].corpus)
-    picks = (chosen([g for g in s.beside if g.one.corpus == corpus and against.as_written(g.one)]) for corpus in corpora)
-    return tuple(pick for pick in picks if pick)
+    return tuple(pick for corpus in corpora if (pick := _on(corpus, s)))
+
+
+def _on(corpus: str, s: Standing) -> Group | None:
+    """Of what stands beside a row, the recipe as it stands on another corpus."""
+    return chosen([group for group in s.beside if group.one.corpus == corpus and against.as_written(group.one)])
 
 
 def _beside(s: Standing, group: Group) -> tuple[Cell, ...]:
@@ -146,8 +150,7 @@ def _std_rows(row: Row, view: View) -> list[tuple[Cell, ...]]:
     else:
         rows = [(*first, *_no_result(f"not run ({len(means)} of {len(row.over)})" if means else "not run"), Cell(row.note, "note"))]
     for corpus, variant in VARIANTS.items():
-        picks = [chosen([g for g in s.beside if g.one.corpus == corpus and against.as_written(g.one)]) for s in mine]
-        others = [pick.mean for pick in picks if pick]
+        others = [pick.mean for s in mine if (pick := _on(corpus, s))]
         if len(others) == len(row.over):
             head = Cell(f"↳ {row.model}, {variant.label}", "head beside")
             lead = (head, Cell(metric(row.metric).label, "unit"), Cell(NONE, "none"))
@@ -190,10 +193,10 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alo
         "Parameters",
     )
     picks: dict[tuple[str, ...], list[Group]] = {}
-    plain = {group.one.recipe for group in groups if not against.changed(group.one)}
+    whole = against.whole(group.one for group in groups)
     for group in groups:
         run, changed = group.one, against.changed(group.one)
-        if not (brief and changed and run.recipe in plain):
+        if not (brief and changed and run.recipe in whole):
             picks.setdefault((run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, changed), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
     twins = {key: (str(additive(key[0])), *key[1:]) for key in best if additive(key[0])}
