@@ -363,12 +363,19 @@ class _Fit:
                 out[f"adam.{i}.{key}"] = value if isinstance(value, Tensor) else torch.tensor(value)
         for i, part in enumerate(parts(self.state)):
             out[f"state.{i}"] = self._joined(part)
-        rng = torch.get_rng_state().unsqueeze(0)
-        out["rng"] = rng if self.world == 1 else self.fabric.all_gather(rng).reshape(self.world, -1)
+        out["rng"] = self._rows(torch.get_rng_state())
         if self.fabric.device.type == "cuda":
-            mine = torch.cuda.get_rng_state().unsqueeze(0)
-            out["rng.cuda"] = mine if self.world == 1 else self.fabric.all_gather(mine).reshape(self.world, -1)
+            out["rng.cuda"] = self._rows(torch.cuda.get_rng_state())
         return out
+
+    def _rows(self, generator: Tensor) -> Tensor:
+        """A generator's state on every process, a row each."""
+        mine = generator.unsqueeze(0)
+        return mine if self.world == 1 else self.fabric.all_gather(mine).reshape(self.world, -1)
+
+    def _row(self, generators: Tensor) -> Tensor:
+        """This process's, or the last if it is a new one; a copy, since torch reads from the start of the storage."""
+        return generators[min(self.rank, len(generators) - 1)].clone()
 
     def _joined(self, part: Tensor) -> Tensor:
         """A carried state (layers, n, h) of all processes, side by side in n."""
@@ -407,10 +414,9 @@ class _Fit:
             n = states[0].shape[1] // self.world if states else 0
             states = [part[:, self.rank * n : (self.rank + 1) * n].contiguous() for part in states]
             self.state = None if not states else states[0] if len(states) == 1 else tuple(states)
-            # a copy: torch reads a generator's state from the start of the storage, whatever row was given
-            torch.set_rng_state(tensors["rng"][min(self.rank, len(tensors["rng"]) - 1)].clone())
+            torch.set_rng_state(self._row(tensors["rng"]))
             if self.fabric.device.type == "cuda" and "rng.cuda" in tensors:
-                torch.cuda.set_rng_state(tensors["rng.cuda"][min(self.rank, len(tensors["rng.cuda"]) - 1)].clone())
+                torch.cuda.set_rng_state(self._row(tensors["rng.cuda"]))
             self.set_rate(self.p.lr)
             self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
         where = environment()

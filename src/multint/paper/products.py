@@ -2,8 +2,8 @@
 
 It need not: with 18 or 52 of an H200's 132 multiprocessors, which is what NVIDIA's MPS gives a process for 15 or 40 percent, cuBLAS
 of CUDA 13.0 returns wrong products without a word, and training on them looks like a bad model. So before anything is trained or
-scored on a GPU, torch's products with each matrix of the model are tried, forwards, backwards and for its gradient, with every
-number of rows the task has, on whole numbers, whose sums are exact in every precision and order.
+scored on a GPU, torch's products with each matrix of the model are tried, forwards, backwards and for its gradient, with the
+rows its task names, on whole numbers, whose sums are exact in every precision and order. What our own kernels multiply is not.
 """
 
 import os
