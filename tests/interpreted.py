@@ -19,7 +19,7 @@ from multint.cells import CELLS, State
 from multint.integration import Vectors, as_general
 from multint.scan import Problem, gpu_engine, reference
 
-TOLERANCE = 1e-5
+TOLERANCE = {F32: 1e-5, torch.bfloat16: 1e-2}  # a few steps of a few units leave little to average
 PARTS = {"flow": {}, "tokens": {"symbols": 7, "h": 7}, "x": {"features": 6, "h": 7}}
 CHECKS = {
     **{f"{cell}-{phi}": {"cell": cell, "phi": phi} for cell in CELLS for phi in PHIS[cell]},
@@ -35,6 +35,7 @@ CHECKS = {
     "gru-turned": {"cell": "gru", "features": 6, "lengths": True, "restart": 5, "turned": True},
     "lstm-everything": {"cell": "lstm", "t": 4, "symbols": 3, "lengths": True, "restart": 5},
     "gru_after-without-bias": {"cell": "gru_after", "bias_hn": None},
+    **{f"{cell}-bfloat16": {"cell": cell, "features": 8, "h": 24, "lengths": True, "restart": 5, "narrow": True} for cell in CELLS},
 }
 
 
@@ -73,17 +74,23 @@ def judged(p, costs):
     return outputs, dict(zip(names, found, strict=True))
 
 
-def differs(what, ours, judge, least=0.0):
-    if ours is None or ours.shape != judge.shape or ours.dtype != F32:
-        return [f"{what} is {ours if ours is None else (ours.shape, ours.dtype)}, not {(judge.shape, F32)}"]
+def differs(what, ours, judge, like, bound, least=0.0):
+    if ours is None or ours.shape != judge.shape or ours.dtype != like.dtype:
+        return [f"{what} is {ours if ours is None else (ours.shape, ours.dtype)}, not {(judge.shape, like.dtype)}"]
     away, size = (ours.to(F64) - judge).norm().item(), max(judge.norm().item(), least)
-    return [] if away <= TOLERANCE * size else [f"{what} is off by {away / (size or 1):.1e} of its norm"]  # not a number: off too
+    return [] if away <= bound * size else [f"{what} is off by {away / (size or 1):.1e} of its norm"]  # not a number: off too
 
 
 def turned(p):
     """The same problem with its matrices and states stored in the other order."""
     parts = ("wx", "x", "u", "h", "c", "restart_h", "restart_c")
     return replace(p, **{name: getattr(p, name).mT.contiguous().mT for name in parts if getattr(p, name) is not None})
+
+
+def narrowed(p):
+    """The same problem as a bfloat16 layer has it: matrices and inputs are narrow, vectors and states are not."""
+    parts = ("wx", "x", "u")
+    return replace(p, **{name: getattr(p, name).bfloat16() for name in parts if getattr(p, name) is not None})
 
 
 def unwanted(grads, wanted):
@@ -96,14 +103,17 @@ def complaints(t=3, n=5, h=12, **options):
     from multint.scan import gpu_steps
 
     fresh, without = options.pop("fresh", False), "bias_hn" in options and options.pop("bias_hn") is None
-    drawn = {name: value for name, value in options.items() if name != "turned"}
+    drawn = {name: value for name, value in options.items() if name not in ("turned", "narrow")}
     problem = random_problem(**drawn, t=t, n=n, h=h, dtype=F32, seed=3)
     p = inputs_of(replace(problem, bias_hn=None) if without else problem)
     if fresh:
         p = replace(p, h=torch.zeros_like(p.h), c=None if p.c is None else torch.zeros_like(p.c), fresh=True)
     if options.get("turned"):
         p = turned(p)
-    costs = [torch.randn(t, n, h), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
+    if options.get("narrow"):
+        p = narrowed(p)
+    bound = TOLERANCE[p.u.dtype]
+    costs = [torch.randn(t, n, h).to(p.u.dtype), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
     judge, expected = judged(p, costs)
     if (reason := gpu_steps.why_not(p)) is not None:
         return [f"the engine does not take it: {reason}"]
@@ -111,8 +121,8 @@ def complaints(t=3, n=5, h=12, **options):
     ours, alone = gpu_steps.forward(p, True), gpu_steps.forward(p, False)
     found = []
     for said, result in (("", ours), (" without a gradient", alone)):
-        for what, b in zip(("outputs", "h", "c"), judge, strict=False):
-            found += differs(what + said, getattr(result, what), b, 0.1 * b.numel() ** 0.5)
+        for (what, like), b in zip({"outputs": p.u, "h": p.h, "c": p.c}.items(), judge, strict=False):
+            found += differs(what + said, getattr(result, what), b, like, bound, 0.1 * b.numel() ** 0.5)
     if [(tuple(y.shape), y.dtype) for y in ours.kept] != [(tuple(shape), dtype) for shape, dtype in gpu_steps.kept(p)]:
         found.append(f"kept {[(tuple(y.shape), y.dtype) for y in ours.kept]}, but says {gpu_steps.kept(p)}")
     if len(alone.kept) > 0:
@@ -120,11 +130,13 @@ def complaints(t=3, n=5, h=12, **options):
 
     grads = gpu_steps.backward(p, ours.kept, ours.outputs, tuple(costs), frozenset(expected))
     least = 0.1 * max(x.norm().item() for x in (*judge, *expected.values()))  # sums that cancel keep the roundings of their terms
-    found += [line for name, b in expected.items() for line in differs(f"gradient of {name}", getattr(grads, name), b, least)]
+    for name, b in expected.items():
+        found += differs(f"gradient of {name}", getattr(grads, name), b, getattr(p, name), bound, least)
     found += unwanted(grads, expected)
     for name in expected if n == 5 and p.resets is not None else ["u"]:  # some checks are enough for all of them
         one = gpu_steps.backward(p, ours.kept, ours.outputs, tuple(costs), frozenset([name]))
-        found += [*differs(f"gradient of {name} alone", getattr(one, name), expected[name], least), *unwanted(one, {name})]
+        found += differs(f"gradient of {name} alone", getattr(one, name), expected[name], getattr(p, name), bound, least)
+        found += unwanted(one, {name})
     return found
 
 

@@ -498,7 +498,8 @@ class _Layer(_Block):
         """The state a sequence begins with: learned, or zero; (layers*directions, n, size)."""
         if self.learn_state:
             return State(*(getattr(self, part + "0").unsqueeze(1).expand(-1, n, -1) for part in self._cell.carries))
-        return State(*(like.new_zeros((len(self._names), n, size)) for size in self._sizes()))
+        zeros = {size: like.new_zeros((len(self._names), n, size)) for size in set(self._sizes())}
+        return State(*(zeros[size] for size in self._sizes()))  # one for h and c, but with a projection
 
     def _hidden(self, last: State) -> Hidden:
         return tuple(part for part in last) if self._carries_cell else last.h

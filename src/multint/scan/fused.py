@@ -39,7 +39,8 @@ def seen_through() -> str | None:
 
 def tensors(p: Problem, exact: torch.dtype) -> dict[str, Tensor | None]:
     """A problem's tensors by ``NAMES``; what is not stored narrow comes in the dtype ``exact``, Eq. 4's vectors as one tensor."""
-    h, c = (cast(part, exact) for part in p.state)
+    h = cast(p.state.h, exact)
+    c = h if p.fresh and p.state.c is not None else cast(p.state.c, exact)  # the same zeros
     restart = [None if part is None else cast(part, exact).expand_as(p.state.h) for part in p.restart or State(None)]
     general = [v for v in as_general(p.form, p.vectors, p.u.shape[0], p.u) if v is not None]  # none is
     alike = all(v.dtype == general[0].dtype for v in general)  # then one cast serves all four

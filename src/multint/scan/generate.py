@@ -360,7 +360,7 @@ def triton_forward(d: Derived, stage: Stage) -> list[str]:
     out = triton_header(
         f"{stage.name}_forward",
         "parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,\n"
-        "    state_h, states_c, outputs, before, operands",
+        "    state_h, state_c, states_c, outputs, before, operands",
         "KEEP: tl.constexpr",
     )
     out += ["    now = (at if KEEP else row.to(tl.int64)) * H + unit"]
@@ -393,9 +393,11 @@ def triton_forward(d: Derived, stage: Stage) -> list[str]:
     out += ["    if RESETS:", *reset_h] if needs_h else ["    if LENGTHS and RESETS:", *reset_h]
     if carries_c:
         out += [
-            "    c = tl.load(states_c + now, inside, 0.0)",
+            "    c = tl.load(state_c + here, inside, 0.0)",
             "    if RESETS:",
             "        c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)",
+            "    if KEEP:  # for the backward pass",
+            "        tl.store(states_c + now, c.to(states_c.dtype.element_ty), inside)",
         ]
     out.append(triton_call(stage.name + ("_step" if last_stage else ""), stage.forward))
     if not last_stage:
@@ -404,7 +406,7 @@ def triton_forward(d: Derived, stage: Stage) -> list[str]:
     if carries_c:
         out += [
             "        c_new = tl.where(alive, c_new, c)",
-            "    tl.store(states_c + (now + n * H if KEEP else now), c_new, inside)",
+            "    tl.store(state_c + here, c_new, inside)",
         ]
     out += [
         "    tl.store(state_h + here, h_new, inside" + ("" if needs_h else " & (LENGTHS or t == last)") + ")",
@@ -423,7 +425,7 @@ def triton_backward(d: Derived, stage: Stage) -> list[str]:
     first_stage, carries_c, direct = "d_h_new" in piece.inputs, "d_c_new" in piece.inputs, "d_h" in piece.outputs
     out = triton_header(
         f"{stage.name}_backward",
-        "parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,\n"
+        "parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,\n"
         "    states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows",
         "DIRECT: tl.constexpr",
     )
@@ -441,9 +443,7 @@ def triton_backward(d: Derived, stage: Stage) -> list[str]:
             "        h += tl.load(first_h + here, inside & (t == 0), 0.0)",
         ]
     if "c" in piece.used():
-        out += ["    c = tl.load(states_c + at * H + unit, inside, 0.0)"]
-        out += ["    if RESETS:", "        anew = tl.load(resets + at, row < n, 0) != 0"]
-        out += ["        c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)"]
+        out += ["    c = tl.load(states_c + at * H + unit, inside, 0.0).to(tl.float32)"]
     if first_stage:
         out += [
             "    if DIRECT:",

@@ -53,7 +53,7 @@ def rnn_step_back(scale_h, shift_h, uz_h, d_h_new, PHI: tl.constexpr):
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def rnn_forward(
     t, n, last, parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,
-    state_h, states_c, outputs, before, operands,
+    state_h, state_c, states_c, outputs, before, operands,
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
@@ -101,7 +101,7 @@ def rnn_forward(
 
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def rnn_backward(
-    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,
+    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,
     states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows,
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
@@ -220,7 +220,7 @@ def lstm_step_back(c, scale_i, shift_i, uz_i, scale_f, shift_f, uz_f, scale_z, s
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def lstm_forward(
     t, n, last, parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,
-    state_h, states_c, outputs, before, operands,
+    state_h, state_c, states_c, outputs, before, operands,
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
@@ -294,14 +294,16 @@ def lstm_forward(
         h = tl.load(state_h + here, inside, 0.0)
     if LENGTHS and RESETS:
         h = tl.where(anew, tl.load(restart_h + here, inside, 0.0), h)
-    c = tl.load(states_c + now, inside, 0.0)
+    c = tl.load(state_c + here, inside, 0.0)
     if RESETS:
         c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)
+    if KEEP:  # for the backward pass
+        tl.store(states_c + now, c.to(states_c.dtype.element_ty), inside)
     h_new, c_new = lstm_step(c, scale_i, shift_i, uz_i, scale_f, shift_f, uz_f, scale_z, shift_z, uz_z, scale_o, shift_o, uz_o)
     if LENGTHS:
         h_new = tl.where(alive, h_new, h)
         c_new = tl.where(alive, c_new, c)
-    tl.store(states_c + (now + n * H if KEEP else now), c_new, inside)
+    tl.store(state_c + here, c_new, inside)
     tl.store(state_h + here, h_new, inside & (LENGTHS or t == last))
     tl.store(outputs + at * H + unit, h_new.to(outputs.dtype.element_ty), inside)
     if RESETS:  # what goes into the next product
@@ -312,7 +314,7 @@ def lstm_forward(
 
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def lstm_backward(
-    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,
+    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,
     states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows,
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
@@ -354,10 +356,7 @@ def lstm_backward(
     uz_z = tl.load(uz + at * (4 * H) + 2 * H + unit, inside, 0.0).to(tl.float32)
     uz_o = tl.load(uz + at * (4 * H) + 3 * H + unit, inside, 0.0).to(tl.float32)
     here = row * H + unit
-    c = tl.load(states_c + at * H + unit, inside, 0.0)
-    if RESETS:
-        anew = tl.load(resets + at, row < n, 0) != 0
-        c = tl.where(anew, tl.load(restart_c + here, inside, 0.0), c)
+    c = tl.load(states_c + at * H + unit, inside, 0.0).to(tl.float32)
     if DIRECT:
         carried = tl.load(d_state_h + here, inside, 0.0)
     else:
@@ -424,7 +423,7 @@ def gru_operand_back(h, scale_r, shift_r, uz_r, d_operand):
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_operand_forward(
     t, n, last, parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,
-    state_h, states_c, outputs, before, operands,
+    state_h, state_c, states_c, outputs, before, operands,
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
@@ -469,7 +468,7 @@ def gru_operand_forward(
 
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_operand_backward(
-    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,
+    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,
     states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows,
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
@@ -548,7 +547,7 @@ def gru_step_back(h, scale_z, shift_z, uz_z, scale_n, shift_n, uz_n, d_h_new):
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_forward(
     t, n, last, parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,
-    state_h, states_c, outputs, before, operands,
+    state_h, state_c, states_c, outputs, before, operands,
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
@@ -602,7 +601,7 @@ def gru_forward(
 
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_backward(
-    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,
+    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,
     states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows,
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
@@ -722,7 +721,7 @@ def gru_after_step_back(h, bias_hn, scale_r, shift_r, uz_r, scale_z, shift_z, uz
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_after_forward(
     t, n, last, parts, uz, wx, tokens, vectors, bias, lengths, resets, restart_h, restart_c,
-    state_h, states_c, outputs, before, operands,
+    state_h, state_c, states_c, outputs, before, operands,
     H: tl.constexpr, KEEP: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):
@@ -796,7 +795,7 @@ def gru_after_forward(
 
 @triton.jit(do_not_specialize=["t", "n", "last"])
 def gru_after_backward(
-    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, restart_c, first_h, outputs, before,
+    t, n, last, parts, d_outputs, uz, wx, tokens, vectors, bias, lengths, resets, first_h, outputs, before,
     states_c, d_state_h, d_state_c, d_restart_h, d_restart_c, d_uz, d_shift, flows,
     H: tl.constexpr, DIRECT: tl.constexpr, PHI: tl.constexpr, TOKENS: tl.constexpr, LENGTHS: tl.constexpr,
     RESETS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,

@@ -144,7 +144,7 @@ def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     if p.x is not None:
         found["flow"] = ((t, n, gh), dtype)
     if p.c is not None:
-        found["states_c"] = ((t + 1, n, h), torch.float32)  # before each step, and the last
+        found["states_c"] = ((t, n, h), dtype)  # before each step
     if p.cell == "gru":
         found["operands"] = ((t, n, h), dtype)  # what goes into a second product
     if p.resets is not None:
@@ -202,11 +202,11 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     (flow, x), resets = _flow(p), None if p.resets is None else p.resets.contiguous().view(torch.uint8)
     outputs = p.u.new_empty((t, n, h))
     uz = p.u.new_empty((t if keep else 1, n, p.u.shape[0]))
-    state_h = p.h.clone(memory_format=torch.contiguous_format)
-    states_c = operands = before = None
+    state_h = _begun(p.h) if _beside(p) else p.h.new_empty((n, h))
+    state_c = states_c = operands = before = None
     if p.c is not None:
-        states_c = p.c.new_empty((t + 1 if keep else 1, n, h))
-        states_c[0] = p.c
+        state_c = _begun(p.c)
+        states_c = p.u.new_empty((t, n, h)) if keep else None
     if cell.shared < len(cell.gates):
         operands = p.u.new_empty((t if keep else 1, n, h))
     first = p.h
@@ -218,7 +218,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     nothing = p.vectors
     arguments = [flow, _or(p.tokens, nothing), p.vectors.contiguous(), _bias(p), _or(p.lengths, nothing)]
     arguments += [_or(resets, nothing), _or(p.restart_h, nothing), _or(p.restart_c, nothing), state_h]
-    arguments += [_or(states_c, nothing), outputs, _or(before, nothing), _or(operands, nothing)]
+    arguments += [_or(state_c, nothing), _or(states_c, nothing), outputs, _or(before, nothing), _or(operands, nothing)]
 
     def launch(stage: str, parts: Tensor | None) -> Launch:
         flags = {**_flags(p), "KEEP": keep, "PARTS": 1 if parts is None else parts.shape[0]}
@@ -243,7 +243,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     else:
         one.out[0 if parts[0] is None and keep else ...].zero_()  # U times nothing
     walk.walk(actions, range(t))
-    last_c = None if states_c is None else _own(states_c[-1].clone(), size)
+    last_c = None if state_c is None else _own(state_c, size)
     made = {"uz": uz, "flow": flow, "states_c": states_c, "operands": operands, "before": before, "outputs": outputs, "x": x}
     saved = tuple(made[name] for name in names) if keep else ()
     return Outputs(_own(outputs, size), _own(state_h, size), last_c, saved)  # type: ignore[arg-type]  # those of names are there
@@ -263,17 +263,16 @@ def backward(
     states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
     resets = None if p.resets is None else p.resets.contiguous().view(torch.uint8)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else padded(grads[0], h).contiguous()
-    d_state_h = _carried(grads[1], p.h)
-    d_state_c = None if p.c is None else _carried(grads[2], p.c)
+    d_state_h, d_state_c = _carried(p, grads[1:])
     d_restart = [None if x is None else x.new_zeros(x.shape) for x in (p.restart_h, p.restart_c)]
     d_uz, d_shift = torch.empty_like(uz), torch.empty_like(uz)
     flows = torch.empty_like(outputs) if p.cell == "gru_after" else None
     nothing = p.vectors
     arguments = [d_outputs, uz, flow, _or(p.tokens, nothing), p.vectors.contiguous(), _bias(p)]
-    arguments += [_or(p.lengths, nothing), _or(resets, nothing), _or(p.restart_c, nothing), p.h.contiguous(), outputs]
+    arguments += [_or(p.lengths, nothing), _or(resets, nothing), p.h.contiguous(), outputs]
     arguments += [_or(before, nothing), _or(states_c, nothing), d_state_h, _or(d_state_c, nothing)]
     arguments += [*(_or(x, nothing) for x in d_restart), d_uz, d_shift, _or(flows, nothing)]
-    direct = p.cell in ("gru", "gru_after") or p.lengths is not None  # part of dh goes from step to step beside U
+    direct = _beside(p)
 
     def launch(stage: str, parts: Tensor) -> Launch:
         flags = {**_flags(p), "DIRECT": direct, "PARTS": parts.shape[0]}
@@ -308,11 +307,22 @@ def backward(
     return Gradients(**{k: _own(v, size) if k in states else v for k, v in found.items() if k in wanted})
 
 
-def _carried(grad: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient of the last state, in memory that the steps may change; zero where none came."""
-    if grad is None:
-        return like.new_zeros(like.shape)
-    return padded(grad, like.shape[1]).clone(memory_format=torch.contiguous_format)
+def _beside(p: Inputs) -> bool:
+    """Whether part of h, and of its gradient, goes from step to step beside U."""
+    return p.cell in ("gru", "gru_after") or p.lengths is not None
+
+
+def _begun(x: Tensor) -> Tensor:
+    """A state in memory that the steps may change."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _carried(p: Inputs, grads: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the last h and c, in memory that the steps may change; zero where none came, all filled at once."""
+    given = grads[: 1 if p.c is None else 2]
+    zeros = iter(p.h.new_zeros((given.count(None), *p.h.shape)).unbind())
+    d_h, *d_c = (next(zeros) if grad is None else _begun(padded(grad, p.h.shape[1])) for grad in given)
+    return d_h, d_c[0] if d_c else None
 
 
 def _finish(p: Inputs, d_shift: Tensor, uz: Tensor, flow: Tensor, flows: Tensor | None) -> tuple[Tensor, Tensor]:
