@@ -458,7 +458,7 @@ def test_device_time_is_the_share_of_the_wall_time(tmp_path):
         record("charlm/demo-lstm", 2.0, corpus="python-docs"),
     ]
     text = report.markdown(write(tmp_path, rows))
-    assert line(text, "MI-RNN")[9:11] == ["4.0 min", "60 s"]
+    assert line(text, "MI-RNN")[9] == "4.0 min (60 s)"
     cost = text.partition("### Hardware and cost")[2]
     assert line(cost, "exploratory/ptb-mirnn")[5:9] == ["4.0 min", "60 s", "12.0 min", "3.0 min"]
     assert line(cost, "PTB in all")[1:3] == ["ptb-a, ptb-b", "4"] and line(cost, "PTB in all")[7:9] == ["12.5 min", "3.5 min"]
@@ -657,8 +657,9 @@ def test_a_diverged_or_vanished_model_is_judged_too(tmp_path):
 def test_the_tables_of_section_3_1_give_means_and_mark_the_chosen_start(tmp_path):
     text = report.markdown(explored(tmp_path)).partition("### §3.1")[2]
     norms = text.partition("#### Gradient norms")[2].partition("####")[0]
-    assert norms.count("| exploratory/ptb-linrnn |") == norms.count("| exploratory/ptb-linmirnn |") == 4
-    assert re.search(r"\| exploratory/ptb-linrnn \| 0 \| −9\.\d\d \(\d\.\de-05\) \|", norms)
+    assert norms.count("| exploratory/ptb-linrnn |") == norms.count("| exploratory/ptb-linmirnn |") == 2
+    assert re.search(r"\| exploratory/ptb-linrnn \| mean of the log \|( −9\.\d\d \(\d\.\de-05\) \|){4} 2 \|", norms)
+    assert line(norms, "exploratory/ptb-linrnn")[2:6] != line(norms, "exploratory/ptb-linmirnn")[2:6]
     seen = line(text.partition("#### Activations")[2], "exploratory/ptb-rnn")
     assert seen[1:] == ["h", "62.0 %", "3.0 %", "1.5", "0.01", "2", "20.5", "0.0976", "2"]
     points = text.partition("#### Starting values")[2]
@@ -776,20 +777,26 @@ def test_brief_leaves_out_what_was_not_run(results):
 
 
 def test_a_trial_is_no_result(tmp_path):
-    """It has its line, which says what was changed; it fills no row, is no whole run's twin, and a README does not have it."""
+    """It has a line among trials, which says what was changed; it fills no row, is nobody's twin, and a README does not have it."""
     stand_in = {"corpus": "text8-74M", "stands_for": "text8"}
     trial = {"changed": ["schedule.updates=9"], "config": {"trial": 1}, **stand_in}
     rows = [record("charlm/text8-74M-lstm", 2.9, **trial), record("charlm/text8-74M-milstm", 2.7, **trial)]
-    rows += [record("charlm/text8-74M-milstm", 1.5, **stand_in)]
+    better = trial | {"changed": ["schedule.updates=9", "schedule.lr=0.1"], "config": {"trial": 2}}
+    rows += [record("charlm/text8-74M-milstm", 2.6, **better), record("charlm/text8-74M-milstm", 1.5, **stand_in)]
     write(tmp_path, rows)
     whole, brief = report.markdown(tmp_path), report.markdown(tmp_path, brief=True)
-    assert "not comparable with the paper's number; the recipe with schedule.updates=9 |" in whole
-    assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 2.700 |" in whole and "2.700" not in brief
-    assert "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 1.500 |" in brief
-    assert "| LSTM |" in whole and "| LSTM |" not in brief
-    pair = "| text8-74M (stand-in for text8); with schedule.updates=9 | BPC ↓ | charlm/text8-74M-lstm | 2.900 |"
-    assert f"{pair} charlm/text8-74M-milstm | 2.700 | −0.200 |" in whole and whole.count("MI ahead") == 1, "two trials"
-    assert "MI ahead" not in brief
+    trials = whole.partition("### Trials")[2].partition("###")[0]
+    where = "| charlm/text8-74M-milstm | text8-74M (stand-in for text8) | schedule.updates=9"
+    assert f"{where}, schedule.lr=0.1 | BPC ↓ | 2.650 | 2.600 | 1 (0) |" in trials
+    assert f"{where} | BPC ↓ | 2.750 | 2.700 |" in trials and trials.index("2.650") < trials.index("2.750"), "best first"
+    assert "text8-74M-lstm" not in trials, "its recipe was not run otherwise"
+    assert "| ↳ LSTM, stand-in | BPC ↓ | — | 2.900 |" in whole and "the recipe with schedule.updates=9 |" in whole
+    assert "MI ahead" not in whole and "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 1.500 |" in brief
+    assert "| LSTM |" not in brief and not re.search("2\\.[679]00|Trials|MI ahead", brief)
+    tables = whole.partition("### Trials")[0]
+    assert "2.700" not in tables and "2.600" not in tables
+    costs = whole.partition("### Hardware and cost")[2].partition("###")[0]
+    assert costs.count("| charlm/text8-74M-milstm |") == 3 and costs.count("| charlm/text8-74M-lstm |") == 1
     write(tmp_path, [*rows, record("charlm/text8-74M-lstm", 1.6, **stand_in)])
     assert "| charlm/text8-74M-lstm | 1.600 | charlm/text8-74M-milstm | 1.500 | −0.100 |" in report.markdown(tmp_path, brief=True)
 

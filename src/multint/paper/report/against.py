@@ -1,7 +1,7 @@
 """Which runs fill which rows of the paper?"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,8 @@ class View:
     """All that both formats show."""
 
     records: Records
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # but for the trials
+    trials: tuple[Group, ...]
     standings: tuple[Standing, ...]
     warnings: tuple[str, ...]
 
@@ -31,9 +32,11 @@ class View:
 def look(results: Path) -> View:
     """The records, gathered and set against the paper's rows."""
     records = read(results)
-    groups, repeated = gather(records.runs)
+    gathered, repeated = gather(records.runs)
+    known = whole(records.runs)
+    groups, trials = (tuple(group for group in gathered if is_trial(group.one, known) == which) for which in (False, True))
     standings = tuple(_standing(row, groups) for row in ROWS)
-    return View(records, tuple(groups), standings, (*records.warnings, *repeated, *_disagreements(records.runs)))
+    return View(records, groups, trials, standings, (*records.warnings, *repeated, *_disagreements(records.runs)))
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
@@ -64,8 +67,13 @@ def changed(run: Run) -> str:
 
 
 def whole(runs: Iterable[Run]) -> set[str]:
-    """The recipes that were run as they stand; other runs of these are trials."""
+    """The recipes that were run as they stand."""
     return {run.recipe for run in runs if not changed(run)}
+
+
+def is_trial(run: Run, known: Container[str]) -> bool:
+    """Whether something was changed of a recipe that was also run as it stands: such a run has a line among trials and no other."""
+    return bool(changed(run)) and run.recipe in known
 
 
 def _standing(row: Row, groups: Sequence[Group]) -> Standing:

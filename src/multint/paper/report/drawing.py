@@ -56,11 +56,11 @@ def _activations(group: Group | None) -> figures.Activations | None:
 
 
 def charts(view: View) -> list[dict[str, Any]]:
-    """One chart per corpus and metric, as the page's script and the figures take it; trials only of what has no whole run."""
+    """One chart per corpus and metric, as the page's script and the figures take it, without trials."""
     charts: dict[tuple[str, str], dict[str, Any]] = {}
     whole = against.whole(view.records.runs)
     for run in view.records.runs:
-        if against.changed(run) and run.recipe in whole:
+        if against.is_trial(run, whole):
             continue
         points = view.records.curves.get(run.run, ())
         if not any(p.valid is not None or p.train is not None for p in points):

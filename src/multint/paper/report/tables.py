@@ -14,7 +14,7 @@ SIGNS = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss"}
 
 
 def paper_tables(view: View, brief: bool = False) -> list[Table]:
-    """Tables 1 and 2 panel by panel, MI beside its twins, and runs outside the paper; ``brief``: only what was run as written."""
+    """Tables 1 and 2 panel by panel, MI beside its twins, runs outside the paper, trials; ``brief``: what was run as written."""
     found = [_panel_table(view, panel, brief) for panel in PANELS]
     points = [against.picked(view, grid(alpha, beta)) for alpha in ALPHAS for beta in BETAS]  # they have a table of their own
     of_rows = [group for group in view.groups if rows_of(group.one)]
@@ -22,11 +22,9 @@ def paper_tables(view: View, brief: bool = False) -> list[Table]:
     note = (
         "The paper's claim is the difference on one corpus. Of several settings, each side has the one its validation result chose."
     )
-    found.append(_twin_table("MI and its additive twin", note, of_rows, brief, alone=False))
-    found.append(
-        _twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, brief, alone=True)
-    )
-    return found
+    found.append(_twin_table("MI and its additive twin", note, of_rows, alone=False))
+    found.append(_twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, alone=True))
+    return found if brief else [*found, _trial_table(view.trials)]
 
 
 def account_tables(view: View) -> list[Table]:
@@ -44,8 +42,7 @@ ROW_HEADER = (
     "Seeds",
     "Best to worst",
     "Parameters",
-    "Wall time",
-    "Device time",
+    "Time (on the device)",
     "Note",
 )
 BRIEF_HEADER = ("Model", "Metric", "Paper", "Ours", "Gap", "Verdict", "Seeds", "Note")
@@ -64,7 +61,7 @@ def _panel_table(view: View, key: str, brief: bool) -> Table:
     columns = [i for i, name in enumerate(ROW_HEADER) if not brief or name in BRIEF_HEADER]
     cut = tuple(tuple(row[i] for i in columns) for row in rows)
     runs = [run for run in view.records.runs if any(row.panel == key for row in rows_of(run))]
-    cost = f" In all: {spent(runs)}. Times in rows are means of one run." if runs else ""
+    cost = f" In all: {spent(runs)}." + ("" if brief else " Times in rows are means of one run.") if runs else ""
     note = f"{panel.place}. Corpus {panel.corpus}, {panel.split} split.{cost}"
     return Table(f"Table {panel.table}: {panel.title}", note, tuple(ROW_HEADER[i] for i in columns), cut)
 
@@ -74,7 +71,7 @@ def _row(s: Standing) -> tuple[Cell, ...]:
     head = Cell(row.model, "head" if s.group else "head idle")
     first = (head, Cell(spelling.arrow(how), "unit"), Cell(printed(row), "number"))
     if row.cited:
-        return (*first, Cell("cited", "none"), *[Cell(NONE, "none")] * 7, Cell(row.note, "note"))
+        return (*first, Cell("cited", "none"), *[Cell(NONE, "none")] * 6, Cell(row.note, "note"))
     if s.group is None:
         return (*first, *_no_result("not run"), Cell(row.note, "note"))
     word = verdict(row, s.group.mean)
@@ -160,7 +157,7 @@ def _std_rows(row: Row, view: View) -> list[tuple[Cell, ...]]:
 
 def _no_result(text: str, word: str = "not run", kind: str = "none") -> tuple[Cell, ...]:
     """From our number to the note, for a row that no runs of its own stand behind."""
-    return (Cell(text, kind), Cell(NONE, "none"), Cell(word, "none"), *[Cell(NONE, "none")] * 5)
+    return (Cell(text, kind), Cell(NONE, "none"), Cell(word, "none"), *[Cell(NONE, "none")] * 4)
 
 
 def _facts(group: Group) -> tuple[Cell, ...]:
@@ -170,16 +167,12 @@ def _facts(group: Group) -> tuple[Cell, ...]:
         Cell(spelling.seeds(group), "number"),
         Cell(spread, "number"),
         Cell(spelling.each(group, "parameters", lambda x: spelling.raw(x, 0)), "number"),
-        Cell(duration(group.average("seconds")), "number"),
-        Cell(duration(group.average("device_seconds")), "number"),
+        Cell(f"{duration(group.average('seconds'))} ({duration(group.average('device_seconds'))})", "number"),
     )
 
 
-def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alone: bool) -> Table:
-    """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too.
-
-    A whole run is never set beside a trial. ``brief`` leaves out changes of a recipe that was also run as it stands.
-    """
+def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> Table:
+    """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too."""
     header = (
         "Corpus",
         "Metric",
@@ -193,11 +186,10 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], brief: bool, alo
         "Parameters",
     )
     picks: dict[tuple[str, ...], list[Group]] = {}
-    whole = against.whole(group.one for group in groups)
     for group in groups:
-        run, changed = group.one, against.changed(group.one)
-        if not (brief and changed and run.recipe in whole):
-            picks.setdefault((run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, changed), []).append(group)
+        run = group.one
+        same = (run.corpus, str(run.stands_for), run.metric, run.split, against.changed(run))
+        picks.setdefault((run.recipe, *same), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
     twins = {key: (str(additive(key[0])), *key[1:]) for key in best if additive(key[0])}
     taken = {twin for twin in twins.values() if twin in best}
@@ -245,6 +237,37 @@ def _absent() -> tuple[Cell, Cell]:
     return Cell("not run", "none"), Cell(NONE, "none")
 
 
+def _trial_table(trials: Sequence[Group]) -> Table:
+    """What was tried, recipe by recipe, the best on validation first."""
+    header = ("Recipe", "Corpus", "Changed", "Metric", "Validation", "Test", "Seeds", "Updates", "Time", "Device time")
+    rows = []
+    for group in sorted(trials, key=_by_validation):
+        run, how = group.one, metric(group.one.metric)
+        rows.append(
+            (
+                Cell(run.recipe, "head"),
+                Cell(spelling.corpus(run.corpus, run.stands_for), "name"),
+                Cell(", ".join(map(str, run.changed)), "note"),
+                Cell(spelling.arrow(how), "unit"),
+                Cell(spelling.raw(group.valid, how.digits + 1), "number"),
+                Cell(ours(group), "number"),
+                Cell(spelling.seeds(group), "number"),
+                Cell(spelling.raw(group.average("updates"), 0), "number"),
+                *(Cell(duration(group.average(name)), "number") for name in ("seconds", "device_seconds")),
+            )
+        )
+    note = (
+        "Recipes that were run as they stand, here with something changed: rates, and other settings before they were chosen. "
+        "Choices are made by validation results. No row, no twin and no chart has a trial."
+    )
+    return Table("Trials", note, header, tuple(rows))
+
+
+def _by_validation(group: Group) -> tuple[str, float]:
+    valid = math.inf if group.valid is None else group.valid
+    return group.one.recipe, valid if metric(group.one.metric).lower else -valid
+
+
 COST_HEADER = (
     "Recipe",
     "Corpus",
@@ -275,7 +298,7 @@ def _cost_table(view: View) -> Table:
             Cell(spelling.raw(group.average("chars_per_second"), 0), "number"),
             *(Cell("; ".join(group.different(name)) or NONE, "name") for name in ("device", "precision", "torch")),
         )
-        for group in view.groups
+        for group in (*view.groups, *view.trials)
     ]
     for label, runs in families(view.records.runs).items():
         both = (Cell(duration(_total(runs, name)), "number") for name in ("seconds", "device_seconds"))
