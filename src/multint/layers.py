@@ -518,7 +518,7 @@ class _Layer(_Block):
 
         def reader(j: int, x: Tensor, reverse: bool) -> Callable[[], Result]:
             begin = State(*(None if part is None else part[j].to(weight.dtype) for part in state))
-            anew = State(*(None if part is None else part[j] for part in fresh))
+            anew = None if resets is None else State(*(None if part is None else part[j] for part in fresh))
             return partial(self._direction, j, x, begin, anew, lengths, resets, reverse, zeros)
 
         for k in range(self.num_layers):
@@ -539,7 +539,7 @@ class _Layer(_Block):
         j: int,
         x: Tensor,
         state: State,
-        restart: State,
+        restart: State | None,
         lengths: Tensor | None,
         resets: Tensor | None,
         reverse: bool,
@@ -560,7 +560,7 @@ class _Layer(_Block):
             state,
             lengths=lengths,
             resets=resets,
-            restart=None if resets is None else restart,
+            restart=restart,
             hold=None if all(part is None for part in hold) else hold,
             drop=dropout_mask(self.recurrent_dropout, (n, self._out_size), state.h, self.training),
             norm=None if self.norm is None else getattr(self, "norm" + suffix),

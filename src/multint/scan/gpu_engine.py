@@ -107,6 +107,11 @@ def table_gradient(tokens: Integer[Tensor, "t n"], d_flow: Float[Tensor, "t n gh
     return (hot.t() @ flat)[:symbols]
 
 
+def cut(x: Tensor, size: int, dim: int = -1) -> Tensor:
+    """The first ``size`` along an axis; x itself if that is all, since even a view takes its time of a call."""
+    return x if x.shape[dim] == size else x.narrow(dim, 0, size)
+
+
 def padded(x: Tensor, size: int, dim: int = -1) -> Tensor:
     """x with zeros behind its values up to ``size`` along an axis."""
     missing = size - x.shape[dim]

@@ -20,7 +20,7 @@ from torch import Tensor
 from multint.cells import CELLS
 from multint.scan import walk
 from multint.scan.contract import PHI, Problem
-from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, cut, padded, table_gradient
 from multint.scan.walk import Launch, Product
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -230,7 +230,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     parts = [None if s == 1 else p.u.new_empty((s, n, rows)) for s, rows in zip(split, (shared, h), strict=True)]
     source, shift = (outputs, -1) if before is None else (before, 0)
     u, now = p.u.t(), uz if keep else uz[0]
-    one = Product(source, u[:, :shared], now[..., :shared] if parts[0] is None else parts[0], shift, split[0], later=True)
+    one = Product(source, cut(u, shared), cut(now, shared) if parts[0] is None else parts[0], shift, split[0], later=True)
     begin = None if p.fresh and before is None else replace(one, a=first.to(p.u.dtype), shift=0, later=False)
     if operands is None:
         actions: list[Product | Launch] = [one, launch(p.cell, parts[0])]
@@ -282,7 +282,7 @@ def backward(
     shared = cell.shared * h
     split = _backward_parts(p.cell, n, h)
     parts = [p.u.new_empty((s, n, h)) for s in split]
-    whole = Product(d_uz[..., :shared], p.u[:shared], parts[0] if split[0] > 1 else parts[0][0], 1, split[0], later=True)
+    whole = Product(cut(d_uz, shared), cut(p.u, shared, 0), parts[0] if split[0] > 1 else parts[0][0], 1, split[0], later=True)
     actions: list[Product | Launch] = [whole, launch(p.cell, parts[0])]
     if shared < p.u.shape[0]:
         out = parts[1] if split[1] > 1 else parts[1][0]
@@ -292,7 +292,7 @@ def backward(
 
     found: dict[str, Tensor] = {}
     if wanted & {"h", "restart_h"}:
-        d_h = (d_uz[0, :, :shared] @ p.u[:shared]).float()
+        d_h = (cut(d_uz[0], shared) @ cut(p.u, shared, 0)).float()
         found |= _first("h", d_h + d_state_h if direct else d_h, p.resets, d_restart[0])
     if d_state_c is not None:
         found |= _first("c", d_state_c, p.resets, d_restart[1])
@@ -353,15 +353,16 @@ def _first(part: str, d: Tensor, resets: Tensor | None, d_restart: Tensor | None
 
 def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, before: Tensor | None, shared: int) -> Tensor:
     """One product over all steps and rows for each source that U is multiplied by."""
-    d_u, flat = torch.empty_like(p.u), d_uz.flatten(0, 1)
+    d_u = torch.empty_like(p.u)
+    first, d_first = cut(d_u, shared, 0), cut(d_uz, shared)
     if before is not None:
-        torch.mm(flat[:, :shared].t(), before.flatten(0, 1), out=d_u[:shared])
+        torch.mm(d_first.flatten(0, 1).t(), before.flatten(0, 1), out=first)
     else:
-        torch.mm(d_uz[1:].flatten(0, 1)[:, :shared].t(), outputs[:-1].flatten(0, 1), out=d_u[:shared])
+        torch.mm(d_first[1:].flatten(0, 1).t(), outputs[:-1].flatten(0, 1), out=first)
         if not p.fresh:
-            d_u[:shared].addmm_(d_uz[0, :, :shared].t(), p.h.to(p.u.dtype))
+            first.addmm_(d_first[0].t(), p.h.to(p.u.dtype))
     if operands is not None:
-        torch.mm(flat[:, shared:].t(), operands.flatten(0, 1), out=d_u[shared:])
+        torch.mm(d_uz[..., shared:].flatten(0, 1).t(), operands.flatten(0, 1), out=d_u[shared:])
     return d_u
 
 
@@ -371,10 +372,10 @@ def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], 
     if p.x is not None:
         flat, i = d_wx.flatten(0, 1), p.x.shape[2]
         if "x" in wanted:
-            found["x"] = (flat @ padded(p.wx, _width(i)))[:, :i].reshape(p.x.shape).contiguous()
+            found["x"] = cut(flat @ padded(p.wx, _width(i)), i).reshape(p.x.shape).contiguous()
         if "wx" in wanted:
             rows = p.x.flatten(0, 1) if x is None else x
-            found["wx"] = _cropped((flat.t() @ rows)[:, :i].contiguous(), size, -2)
+            found["wx"] = _cropped(cut(flat.t() @ rows, i).contiguous(), size, -2)
     elif "wx" in wanted:
         found["wx"] = _cropped(d_wx if p.tokens is None else table_gradient(p.tokens, d_wx, p.wx.shape[0]), size)
     return found
