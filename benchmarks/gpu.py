@@ -30,6 +30,7 @@ from multint.paper import engine
 from multint.paper.charlm import recipes
 from multint.paper.charlm.task import SYMBOLS, CharTask, build
 from multint.paper.exploratory import recipes as exploratory
+from multint.scan import gpu_steps
 
 AGREED_STEPS = 6
 MOST = 10  # eager calls in one measurement
@@ -456,17 +457,37 @@ def row(line, given):
 # ---- where time goes ----
 
 
-def profile(line, given):
-    """Print the kernels that take most, of the baseline and of ours, as the line runs them."""
+def profile(line, given, tile=None):
+    """Print the kernels that take most, of the baseline and of ours, as the line runs them; with a tile, of ours alone."""
     torch.manual_seed(0)
-    with tf32(line.tf32):
+    with tf32(line.tf32), tiled(tile):
         contest = line.build(given.device)
         steps = calls(line, contest)
-        for name, step in zip(("baseline", "ours")[-len(steps) :], steps, strict=True):
-            print(f"\n{line.title}: {name}")
+        named = list(zip(("baseline", "ours")[-len(steps) :], steps, strict=True))
+        for name, step in named if tile is None else named[-1:]:
+            print(f"\n{line.title}: {name}{'' if tile is None else ', {} rows by {} units, {} warps'.format(*tile)}")
             kernels(step, line.most or 5, contest.ours.x.is_cuda)
-    del contest, steps, step
+    del contest, steps, named, step
     clear()
+
+
+@contextmanager
+def tiled(tile):
+    """With this tile in the pointwise kernels of "steps": rows, units, warps; None: as the engine has it."""
+    before = gpu_steps._tile
+    if tile is not None:
+        gpu_steps._tile = lambda h: tile
+    try:
+        yield
+    finally:
+        gpu_steps._tile = before
+
+
+def a_tile(text):
+    found = tuple(map(int, text.split("x")))
+    if len(found) != 3 or any(size < 1 or size & (size - 1) for size in found):
+        raise argparse.ArgumentTypeError(f"{text!r} is no tile: rows, units and warps, each a power of two, as in 4x64x4")
+    return found
 
 
 def kernels(step, count, cuda):
@@ -492,6 +513,7 @@ def main():
     parser.add_argument("--small", action="store_true", help="tiny shapes: does the script run? Kept only where --out says")
     parser.add_argument("--allow-reference", action="store_true", help="measure whichever backend runs where the fused one cannot")
     parser.add_argument("--profile", nargs="?", const="", metavar="REGEX", help="print the kernels of these lines; keeps nothing")
+    parser.add_argument("--tiles", nargs="+", type=a_tile, default=[None], metavar="RxUxW", help="with --profile: each of these")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu, with --small: nothing is captured")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -507,9 +529,9 @@ def main():
     print(f"{name}, torch {common.versions()}, " + ("backend gpu" if reason is None else f"without backend gpu: {reason}"))
     bars = [line for line in lines(given.small) if given.only.search(line.title)]
     if given.profile is not None:
-        for line in bars:
+        for line, tile in itertools.product(bars, given.tiles):
             if not line.memory and re.search(given.profile, line.title):
-                profile(line, given)
+                profile(line, given, tile)
         return
     began = time.monotonic()
     try:
