@@ -20,6 +20,7 @@ from multint.integration import Vectors, as_general
 from multint.scan import Problem, gpu_engine, reference
 
 TOLERANCE = {F32: 1e-5, torch.bfloat16: 1e-2}  # a few steps of a few units leave little to average
+ENDS = ("outputs", "h")  # of which alone a gradient comes
 PARTS = {"flow": {}, "tokens": {"symbols": 7, "h": 7}, "x": {"features": 6, "h": 7}}
 CHECKS = {
     **{f"{cell}-{phi}": {"cell": cell, "phi": phi} for cell in CELLS for phi in PHIS[cell]},
@@ -35,6 +36,8 @@ CHECKS = {
     "gru-turned": {"cell": "gru", "features": 6, "lengths": True, "restart": 5, "turned": True},
     "lstm-everything": {"cell": "lstm", "t": 4, "symbols": 3, "lengths": True, "restart": 5},
     "gru_after-without-bias": {"cell": "gru_after", "bias_hn": None},
+    **{f"{cell}-only-{end}": {"cell": cell, "features": 6, "only": end} for cell in CELLS for end in ENDS},
+    **{f"{cell}-only-outputs-lengths": {"cell": cell, "features": 6, "lengths": True, "only": "outputs"} for cell in CELLS},
     **{f"{cell}-bfloat16": {"cell": cell, "features": 8, "h": 24, "lengths": True, "restart": 5, "narrow": True} for cell in CELLS},
 }
 
@@ -69,7 +72,7 @@ def judged(p, costs):
     )
     result = reference.run(problem)
     outputs = [result.outputs, *(part for part in result.state if part is not None)]
-    sent = [cost.to(F64) for cost in costs if cost is not None]
+    sent = [torch.zeros_like(y) if cost is None else cost.to(F64) for y, cost in zip(outputs, costs, strict=False)]
     found = torch.autograd.grad(outputs, list(wide.values()), sent, allow_unused=True, materialize_grads=True)
     return outputs, dict(zip(names, found, strict=True))
 
@@ -103,17 +106,20 @@ def complaints(t=3, n=5, h=12, **options):
     from multint.scan import gpu_steps
 
     fresh, without = options.pop("fresh", False), "bias_hn" in options and options.pop("bias_hn") is None
-    drawn = {name: value for name, value in options.items() if name not in ("turned", "narrow")}
+    drawn = {name: value for name, value in options.items() if name not in ("turned", "narrow", "only")}
     problem = random_problem(**drawn, t=t, n=n, h=h, dtype=F32, seed=3)
     p = inputs_of(replace(problem, bias_hn=None) if without else problem)
     if fresh:
-        p = replace(p, h=torch.zeros_like(p.h), c=None if p.c is None else torch.zeros_like(p.c), fresh=True)
+        zeros = torch.zeros_like(p.h)  # one for both, as fused.tensors makes them
+        p = replace(p, h=zeros, c=None if p.c is None else zeros, fresh=True)
     if options.get("turned"):
         p = turned(p)
     if options.get("narrow"):
         p = narrowed(p)
     bound = TOLERANCE[p.u.dtype]
     costs = [torch.randn(t, n, h).to(p.u.dtype), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
+    if "only" in options:
+        costs = [cost if end == options["only"] else None for end, cost in zip(("outputs", "h", "c"), costs, strict=True)]
     judge, expected = judged(p, costs)
     if (reason := gpu_steps.why_not(p)) is not None:
         return [f"the engine does not take it: {reason}"]

@@ -46,7 +46,7 @@ import multint
 from multint import probes
 from multint.cells import CELLS
 from multint.integration import FORMS
-from multint.scan import gpu, reference, replay, scan
+from multint.scan import gpu, gpu_persistent, nvrtc, reference, replay, scan
 
 DEVICE = "cuda"
 pytestmark = [
@@ -182,6 +182,21 @@ def test_persistent_agrees_at_odd_sizes(cell, t, n, h, lengths):
         if reason is not None:
             pytest.skip(reason)
         assert_agrees(problem, 1e-2, "gpu")
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "rnn"])
+@pytest.mark.parametrize("t, n, h", [(5, 32, 1000), (4, 40, 700), (12, 9, 450)])
+def test_persistent_agrees_where_clusters_of_four_do_not_fit_at_once(cell, t, n, h, monkeypatch):
+    """As on a share of a GPU: the sums of the backward pass then go through L2."""
+    monkeypatch.setattr(nvrtc.Kernel, "clusters_at_once", lambda *_: 0)
+    gpu_persistent._grid_kernel.cache_clear()
+    try:
+        with only("persistent"):
+            problem = on_device(cell, t=t, n=n, h=h, dtype=BF16, state=F32, lengths=True)
+            for _ in range(20):
+                assert_agrees(problem, 1e-2, "gpu")
+    finally:
+        gpu_persistent._grid_kernel.cache_clear()
 
 
 # (cell, t, n, h, features): the shapes of the paper's experiments, fewer steps of them

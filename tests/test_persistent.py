@@ -45,9 +45,9 @@ needs_nvrtc = pytest.mark.skipif(_no_compiler() is not None, reason=f"{_no_compi
 PERSISTENT = ("lstm", "gru_after", "gru", "rnn")
 WIDE = [
     ("TURN", {}),
-    *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 64), (704, 32), (1024, 16), (64, 8), (576, 32)]),
+    *(("GRID_FORWARD", {"HP": hp, "COLUMNS": n}) for hp, n in [(1024, 64), (1024, 32), (704, 32), (1024, 16), (64, 8), (576, 32)]),
     *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 0}) for hp, n in [(1024, 64), (960, 64), (704, 64), (704, 32), (64, 8)]),
-    *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 1}) for hp, n in [(704, 32), (1024, 16), (64, 8), (576, 32)]),
+    *(("GRID_BACKWARD", {"HP": hp, "COLUMNS": n, "QUADS": 1}) for hp, n in [(1024, 32), (704, 32), (1024, 16), (64, 8), (576, 32)]),
     *((kind, {"HP": hp}) for kind in ("CLUSTER_FORWARD", "CLUSTER_BACKWARD") for hp in (64, 256, 320)),
 ]
 NARROW = [
@@ -184,7 +184,7 @@ def test_every_plan_covers_the_batch_and_fits_the_gpu(cell, sms):
     for n, h in itertools.product([1, 7, 8, 9, 63, 64, 65, 100, 128, 129, 200, 300, 512, 1000], range(1, 1025, 31)):
         shape = Shape(cell, h)
         plan = grid_plan(n, shape, sms)
-        assert plan.groups * shape.parts <= sms
+        assert plan.groups * shape.parts <= shape.room(sms)
         assert plan.rows * (plan.slices - 1) < n <= plan.rows * plan.slices
         assert plan.columns in shape.limits.columns
         assert shape.parts % 2 == 0  # the forward pass has clusters of two
@@ -193,6 +193,27 @@ def test_every_plan_covers_the_batch_and_fits_the_gpu(cell, sms):
 def test_no_plan_where_the_gpu_is_too_small():
     assert grid_plan(1, Shape("lstm", 1024), 63) is None
     assert grid_plan(1, Shape("rnn", 1024), 15) is None
+    for sms in (8, 12, 15):  # clusters of four leave nothing there
+        assert grid_plan(1, Shape("gru", 64), sms) is None
+        assert "need 16 multiprocessors" in gpu_persistent._crowded(8, Shape("gru", 64), 12)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru_after", "gru"])
+@pytest.mark.parametrize("fit, quads", [(22, True), (21, False)])
+def test_sums_go_through_l2_where_clusters_of_four_do_not_all_fit(cell, fit, quads, monkeypatch):
+    monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda device: H200)
+    monkeypatch.setattr(
+        nvrtc,
+        "load",
+        lambda program, *_, cluster, **__: SimpleNamespace(
+            options=program.options, cluster=cluster, clusters_at_once=lambda grid: fit
+        ),
+    )
+    choose = gpu_persistent._grid_kernel.__wrapped__
+    kernel, sums = choose("GRID_BACKWARD", 0, Shape(cell, 704), "tanh", 32, 88)
+    assert (f"-DQUADS={int(quads)}" in kernel.options, kernel.cluster, sums) == (True, 4 if quads else 1, not quads)
+    kernel, sums = choose("GRID_FORWARD", 0, Shape(cell, 704), "tanh", 32, 88)
+    assert (kernel.cluster, sums) == (2, False)
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ JUNK = st.recursive(
 )
 
 
-FIELDS = sorted({*record("x", 1.0), "shared", "measured"})
+FIELDS = sorted({*record("x", 1.0), "changed", "shared", "measured"})
 PARTS = st.dictionaries(st.sampled_from(["histogram", "saturated", "near_zero", "flows"]), JUNK)
 
 
@@ -822,6 +822,20 @@ def test_changed_twins_stand_side_by_side(tmp_path):
     assert "| enwik8; with hidden=512 | BPC ↓ | charlm/enwik8-lstm | 1.600 | charlm/enwik8-milstm | 1.500 |" in text
     assert "| charlm/enwik8-lstm-drop | 1.900 | not run | — |" in text
     assert "| not run | — | charlm/enwik8-milstm-drop | 1.400 |" in text
+
+
+def test_a_form_that_the_name_does_not_say_is_a_change(tmp_path):
+    rows = [record("charlm/enwik8-lstm", 1.475, corpus="enwik8"), record("charlm/enwik8-milstm", 1.495, corpus="enwik8")]
+    other = {"corpus": "enwik8", "changed": ["integration=additive"], "config": {"integration": "additive"}}
+    rows.append(record("charlm/enwik8-milstm", 1.470, **other))
+    rows += [
+        record("charlm/tale-lstm", 2.2, corpus="tale", changed=["integration=additive"]),
+        record("charlm/tale-milstm", 2.1, corpus="tale"),
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert "| charlm/enwik8-lstm | 1.475 | charlm/enwik8-milstm | 1.495 | +0.020 |" in text
+    assert "| charlm/enwik8-milstm | enwik8 | integration=additive |" in text.partition("### Trials")[2]
+    assert "| tale | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.100 |" in text, "the name says it"
 
 
 # --- compare ---

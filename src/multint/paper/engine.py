@@ -373,9 +373,9 @@ class _Fit:
         mine = generator.unsqueeze(0)
         return mine if self.world == 1 else self.fabric.all_gather(mine).reshape(self.world, -1)
 
-    def _row(self, generators: Tensor) -> Tensor:
-        """This process's, or the last if it is a new one; a copy, since torch reads from the start of the storage."""
-        return generators[min(self.rank, len(generators) - 1)].clone()
+    def _row(self, generators: Tensor, now: Tensor) -> Tensor:
+        """This process's, a copy, since torch reads from the start of the storage; a process that is new keeps what it has."""
+        return generators[self.rank].clone() if self.rank < len(generators) else now
 
     def _joined(self, part: Tensor) -> Tensor:
         """A carried state (layers, n, h) of all processes, side by side in n."""
@@ -414,9 +414,9 @@ class _Fit:
             n = states[0].shape[1] // self.world if states else 0
             states = [part[:, self.rank * n : (self.rank + 1) * n].contiguous() for part in states]
             self.state = None if not states else states[0] if len(states) == 1 else tuple(states)
-            torch.set_rng_state(self._row(tensors["rng"]))
+            torch.set_rng_state(self._row(tensors["rng"], torch.get_rng_state()))
             if self.fabric.device.type == "cuda" and "rng.cuda" in tensors:
-                torch.cuda.set_rng_state(self._row(tensors["rng.cuda"]))
+                torch.cuda.set_rng_state(self._row(tensors["rng.cuda"], torch.cuda.get_rng_state()))
             self.set_rate(self.p.lr)
             self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
         where = environment()

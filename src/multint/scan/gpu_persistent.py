@@ -100,8 +100,8 @@ class Shape:
         return self.gates > 1
 
     def room(self, sms: int) -> int:
-        """Multiprocessors there are for it. Sums through L2 have not been tried in two stages: there it must be clusters."""
-        return sms if self.stages == 1 else sms - UNCLUSTERED
+        """Multiprocessors there are for it. In two stages sums through L2 have not been tried: what clusters leave is not used."""
+        return sms if self.stages == 1 else max(0, sms - UNCLUSTERED)
 
     def rows(self, sms: int) -> int:
         """Of the batch, at most, to a slice."""
@@ -165,7 +165,7 @@ def why_not(p: Problem) -> str | None:
 
 
 def _crowded(n: int, shape: Shape, sms: int) -> str | None:
-    """Why the GPU is too small for so many rows or units. One question about n alone: torch.compile guards its answer."""
+    """Why the GPU is too small for so many rows or units. Few questions about n: torch.compile guards their answers."""
     most, allowed = shape.rows(sms), shape.limits.slices
     if most == 0:
         needed = shape.parts + sms - shape.room(sms)

@@ -58,12 +58,13 @@ def fills(panel: Panel, run: Run) -> bool:
 
 
 def as_written(run: Run) -> bool:
-    return all(change.startswith("schedule.lr=") for change in run.changed)
+    return all(str(change).startswith("schedule.lr=") for change in run.changed)
 
 
 def changed(run: Run) -> str:
-    """What was changed of a recipe, but for the rate, which each side may choose, and what makes twins of two runs."""
-    return ", ".join(sorted(str(c) for c in run.changed if not str(c).startswith(("schedule.lr=", "integration="))))
+    """What was changed of a recipe, but for the rate, which each side may choose, and a form that its name says."""
+    form = f"integration={'additive' if additive(run.recipe) is None else 'general'}"
+    return ", ".join(sorted(str(c) for c in run.changed if str(c) != form and not str(c).startswith("schedule.lr=")))
 
 
 def whole(runs: Iterable[Run]) -> set[str]:
