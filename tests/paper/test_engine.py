@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -436,3 +437,10 @@ def test_torchrun_restarts_after_a_lost_worker_and_ends_with_the_same_weights(te
         assert done.returncode == 0, done.stderr[-3000:]
     (a,), (b,) = ([*(tmp_path / n / "runs").rglob("000000050.safetensors")] for n in ("straight", "lost"))
     assert a.read_bytes() != b"" and all(torch.equal(v, load_file(b)[k]) for k, v in load_file(a).items())
+
+
+def test_a_process_that_joins_a_run_keeps_its_own_generator():
+    """Or two would draw the same dropout."""
+    saved, own = torch.arange(6).reshape(2, 3), torch.tensor([7, 8, 9])
+    found = [engine._Fit._row(SimpleNamespace(rank=rank), saved, own).tolist() for rank in range(3)]
+    assert found == [[0, 1, 2], [3, 4, 5], [7, 8, 9]]

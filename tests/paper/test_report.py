@@ -838,6 +838,17 @@ def test_a_form_that_the_name_does_not_say_is_a_change(tmp_path):
     assert "| tale | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.100 |" in text, "the name says it"
 
 
+def test_a_start_of_its_own_has_the_twin_of_its_recipe(tmp_path):
+    names = {"charlm/enwik8-lstm": 1.6, "charlm/enwik8-milstm": 1.7, "charlm/enwik8-milstm-a1-b0.5": 1.5}
+    names |= {"charlm/enwik8-lstm-drop": 1.45, "charlm/enwik8-milstm-a1-b0.5-drop": 1.4}
+    text = report.markdown(write(tmp_path, [record(name, value, corpus="enwik8") for name, value in names.items()]), brief=True)
+    rows, others = text.partition("### MI and its additive twin")[2].split("### Other runs")
+    assert "| charlm/enwik8-lstm | 1.600 | charlm/enwik8-milstm | 1.700 | +0.100 |" in rows
+    assert "| charlm/enwik8-lstm | 1.600 | charlm/enwik8-milstm-a1-b0.5 | 1.500 | −0.100 |" in others
+    assert "| charlm/enwik8-lstm-drop | 1.450 | charlm/enwik8-milstm-a1-b0.5-drop | 1.400 | −0.050 |" in others
+    assert others.count("| enwik8 |") == 2 and "a1-b0.5" not in rows
+
+
 # --- compare ---
 
 

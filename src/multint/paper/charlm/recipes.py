@@ -111,6 +111,16 @@ def dropped(recipe: CharLM) -> CharLM:
     )
 
 
+# The start of the paper's MI-LSTM on text8 in the place of {1, 1, 1, 0}: with 384 units on the first 10M bytes it makes MI-LSTM
+# better by 0.2 bits, and better than its twin (docs/charlm.md).
+ENWIK8_HALF = replace(
+    ENWIK8_MILSTM,
+    start=replace(ENWIK8_MILSTM.start, beta1=0.5, beta2=0.5),
+    cite="",
+    paper=None,
+    note="from {1, 0.5, 0.5, 0}, the paper's start on text8",
+)
+
 _TEXT8 = {
     "charlm/text8-rnn": additive(TEXT8_MIRNN, note="the paper cites others' RNNs here"),
     "charlm/text8-mirnn": TEXT8_MIRNN,
@@ -133,6 +143,8 @@ RECIPES: dict[str, CharLM] = {
     "charlm/enwik8-milstm": ENWIK8_MILSTM,
     "charlm/enwik8-lstm": additive(ENWIK8_MILSTM, note="the twin the paper lacks"),
     "charlm/enwik8-lstm-open": open_forget(ENWIK8_MILSTM),
+    "charlm/enwik8-milstm-a1-b0.5": ENWIK8_HALF,
     "charlm/enwik8-milstm-drop": dropped(ENWIK8_MILSTM),
+    "charlm/enwik8-milstm-a1-b0.5-drop": dropped(ENWIK8_HALF),
     "charlm/enwik8-lstm-drop": dropped(additive(ENWIK8_MILSTM)),
 }

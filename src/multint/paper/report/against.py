@@ -105,10 +105,12 @@ def tally(standings: Iterable[Standing]) -> dict[str, int]:
 def additive(recipe: str) -> str | None:
     """The recipe's additive twin by name, or None if it is not an MI recipe.
 
-    >>> additive("exploratory/ptb-linmirnn"), additive("charlm/text8-milstm-b1"), additive("charlm/text8-lstm")
-    ('exploratory/ptb-linrnn', 'charlm/text8-lstm-b1', None)
+    A twin has no alpha and no betas: wherever these start, it is the same.
+
+    >>> additive("exploratory/ptb-linmirnn"), additive("charlm/enwik8-milstm-a1-b0.5-drop"), additive("charlm/text8-lstm")
+    ('exploratory/ptb-linrnn', 'charlm/enwik8-lstm-drop', None)
     """
-    twin = re.sub(r"(?<=[-/])(lin)?mi(rnn|lstm|gru)(?=-|$)", r"\1\2", recipe)
+    twin = re.sub(r"(?<=[-/])(lin)?mi(rnn|lstm|gru)(-a[\d.]+-b[\d.]+)?(?=-|$)", r"\1\2", recipe)
     return twin if twin != recipe else None
 
 

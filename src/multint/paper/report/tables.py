@@ -22,8 +22,9 @@ def paper_tables(view: View, brief: bool = False) -> list[Table]:
     note = (
         "The paper's claim is the difference on one corpus. Of several settings, each side has the one its validation result chose."
     )
-    found.append(_twin_table("MI and its additive twin", note, of_rows, alone=False))
-    found.append(_twin_table("Other runs", "Runs that belong to no row of the paper, twins side by side.", others, alone=True))
+    found.append(_twin_table("MI and its additive twin", note, of_rows, of_rows, alone=False))
+    note = "Runs that belong to no row of the paper, beside their twins."
+    found.append(_twin_table("Other runs", note, others, view.groups, alone=True))
     return found if brief else [*found, _trial_table(view.trials)]
 
 
@@ -171,8 +172,11 @@ def _facts(group: Group) -> tuple[Cell, ...]:
     )
 
 
-def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> Table:
-    """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too."""
+def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[Group], alone: bool) -> Table:
+    """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too.
+
+    The lines are those of ``groups``, which may have their twins elsewhere ``among`` all.
+    """
     header = (
         "Corpus",
         "Metric",
@@ -186,7 +190,7 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> 
         "Parameters",
     )
     picks: dict[tuple[str, ...], list[Group]] = {}
-    for group in groups:
+    for group in among:
         run = group.one
         same = (run.corpus, str(run.stands_for), run.metric, run.split, against.changed(run))
         picks.setdefault((run.recipe, *same), []).append(group)
@@ -195,6 +199,8 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], alone: bool) -> 
     taken = {twin for twin in twins.values() if twin in best}
     rows = []
     for key, group in best.items():
+        if not any(group is mine for mine in groups):
+            continue
         if key in twins and twins[key] in best:
             rows.append(_twin_row(best[twins[key]], group))
         elif alone and key not in taken:
