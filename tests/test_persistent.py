@@ -548,6 +548,10 @@ def test_a_batch_is_launched_slice_by_slice_each_with_flags_and_sums_of_its_own(
             assert len(set(flags)) == len(flags)
         if not clusters and kind == "BACKWARD":
             assert len({*flags, *owners}) == (2 if shape.shares else 1) * len(flags)
+        if not clusters:
+            places = sorted({*flags, *owners} - {None})
+            chunks = max(blocks) if kind == "BACKWARD" else max(groups) * shape.hp // gpu_persistent.CHUNK
+            assert [b - a for a, b in itertools.pairwise(places)] == [chunks * 32 * 4] * (len(places) - 1), "a line for each"
     gpu_persistent._launch("FORWARD", gpu_persistent._Forward(), 0, shape, "tanh", torch.empty(0))  # nothing to be launched for
 
 

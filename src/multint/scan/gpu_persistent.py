@@ -17,7 +17,7 @@ from torch import Tensor
 from multint.cells import CELLS
 from multint.scan import nvrtc
 from multint.scan.contract import Problem
-from multint.scan.gpu_engine import Gradients, Inputs, Outputs, padded, table_gradient
+from multint.scan.gpu_engine import Gradients, Inputs, Outputs, cut, padded, table_gradient
 from multint.shapes import Float
 
 CSRC = Path(__file__).with_name("csrc")
@@ -365,7 +365,9 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: s
     # A launch after another may use its exchange again, but counts its flags from zero. Nothing here outlives the call: calls on
     # several streams, or replays of a captured one, never meet.
     chunks = plan.groups * (shape.hp // CHUNK) if kind == "FORWARD" else blocks
-    flags = like.new_zeros((plan.slices, 2 if sums else 1, chunks, 32), dtype=torch.int32)
+    kinds = 2 if sums else 1
+    flags = like.new_zeros((plan.slices, kinds, chunks, 32), dtype=torch.int32)
+    flag_bytes = chunks * 32 * flags.element_size()  # of one slice and kind
     exchange = like.new_empty((2, chunks, plan.columns, CHUNK), dtype=torch.bfloat16)
     given.exchange = exchange.data_ptr()
     if sums:
@@ -374,9 +376,9 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: s
         given.partial = partial.data_ptr()
     for slice_ in range(plan.slices):
         given.first, given.end = slice_ * plan.rows, min(n, (slice_ + 1) * plan.rows)
-        given.flags = flags[slice_, 0].data_ptr()
+        given.flags = flags.data_ptr() + slice_ * kinds * flag_bytes
         if isinstance(given, _Backward):
-            given.owner_flags = flags[slice_, -1].data_ptr()
+            given.owner_flags = flags.data_ptr() + (slice_ * kinds + kinds - 1) * flag_bytes
         groups = -(-(given.end - given.first) // plan.columns)
         kernel.launch((groups * shape.parts, 1), given, stream)
         if isinstance(given, _Backward):
@@ -407,8 +409,9 @@ def gates_first(x: Tensor, shape: Shape, dim: int) -> Tensor:
     """The inverse of ``quartets``, without its zeros."""
     if shape.gates == 1:
         return x.narrow(dim, 0, shape.h).contiguous()
-    split: Tensor = _words(x, dim).unflatten(dim, (-1, 4)).narrow(dim, 0, shape.h).narrow(dim + 1, 0, shape.gates)
-    return split.transpose(dim, dim + 1).flatten(dim, dim + 1).view(x.dtype).contiguous()
+    split = cut(cut(_words(x, dim).unflatten(dim, (-1, 4)), shape.h, dim), shape.gates, dim + 1)
+    gates: Tensor = split.transpose(dim, dim + 1).flatten(dim, dim + 1)
+    return (gates if gates.dtype == x.dtype else gates.view(x.dtype)).contiguous()
 
 
 def _words(x: Tensor, dim: int) -> Tensor:
@@ -535,7 +538,7 @@ def _recurrent_gradient(
     total = torch.mm(d_uz[1:].flatten(0, 1).t(), _eights(outputs[:-1]).flatten(0, 1))  # zeros, if there is one step
     if not p.fresh:
         total.addmm_(d_uz[0].t(), _eights(p.h.to(d_uz.dtype)))
-    found = gates_first(total[:, : shape.h], shape, 0)
+    found = gates_first(cut(total, shape.h), shape, 0)
     if operands is not None:
         d_n = d_uz.unflatten(2, (-1, 4))[..., 2].flatten(0, 1)[:, : shape.h]
         found[2 * shape.h :] = torch.mm(d_n.t().contiguous(), operands.flatten(0, 1))
@@ -549,12 +552,12 @@ def _input_gradients(
     t, n = p.steps, p.h.shape[0]
     d_x = d_wx = None
     if p.x is not None and weight is not None and "x" in wanted:
-        d_x = torch.mm(d_flow.flatten(0, 1), weight).view(t, n, -1)[..., : p.x.shape[2]].contiguous()
+        d_x = cut(torch.mm(d_flow.flatten(0, 1), weight).view(t, n, -1), p.x.shape[2]).contiguous()
     if "wx" in wanted:
         if tokens is not None:
             d_wx = gates_first(table_gradient(tokens, d_flow, p.wx.shape[0]), shape, 1)
         elif p.x is None:
             d_wx = gates_first(d_flow, shape, 2)
         else:
-            d_wx = gates_first(torch.mm(d_flow.flatten(0, 1).t(), _eights(p.x).flatten(0, 1))[:, : p.x.shape[2]], shape, 0)
+            d_wx = gates_first(cut(torch.mm(d_flow.flatten(0, 1).t(), _eights(p.x).flatten(0, 1)), p.x.shape[2]), shape, 0)
     return d_x, d_wx
