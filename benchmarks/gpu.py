@@ -517,6 +517,8 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu, with --small: nothing is captured")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.tiles != [None] and given.profile is None:
+        parser.error("--tiles goes with --profile: no line is recorded with a tile that the engine does not have")
     if given.device == "cpu" and not given.small:
         parser.error("--device cpu says nothing of speed: use it with --small, or benchmarks/cpu.py")
     if given.device == "cuda" and not torch.cuda.is_available():

@@ -90,10 +90,10 @@ def turned(p):
     return replace(p, **{name: getattr(p, name).mT.contiguous().mT for name in parts if getattr(p, name) is not None})
 
 
-def narrowed(p):
-    """The same problem as a bfloat16 layer has it: matrices and inputs are narrow, vectors and states are not."""
+def narrowed(p, dtype=torch.bfloat16):
+    """The same problem as a layer of this dtype has it: matrices and inputs are narrow, vectors and states are not."""
     parts = ("wx", "x", "u")
-    return replace(p, **{name: getattr(p, name).bfloat16() for name in parts if getattr(p, name) is not None})
+    return replace(p, **{name: getattr(p, name).to(dtype) for name in parts if getattr(p, name) is not None})
 
 
 def unwanted(grads, wanted):

@@ -4,12 +4,11 @@ import functools
 import importlib.util
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from interpreted import inputs_of
+from interpreted import inputs_of, narrowed
 from problems import F32, random_problem
 
 from multint.cells import CELLS
@@ -32,9 +31,7 @@ PROBLEMS = {
 @functools.cache
 def launches(cell, problem, dtype, keep=True, h=256):
     """Every kernel that a training step launches, or without ``keep`` a forward pass alone, with what it is launched on."""
-    drawn = inputs_of(random_problem(cell=cell, t=3, n=5, h=h, dtype=F32, **PROBLEMS[problem]))
-    parts = {name: getattr(drawn, name) for name in ("wx", "x", "u")}
-    p = replace(drawn, **{name: part.to(dtype) for name, part in parts.items() if part is not None})
+    p = narrowed(inputs_of(random_problem(cell=cell, t=3, n=5, h=h, dtype=F32, **PROBLEMS[problem])), dtype)
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walk, "walk", lambda actions, steps: found.extend(a for a in actions if isinstance(a, walk.Launch)))

@@ -195,7 +195,7 @@ def test_no_plan_where_the_gpu_is_too_small():
     assert grid_plan(1, Shape("rnn", 1024), 15) is None
     for sms in (8, 12, 15):  # clusters of four leave nothing there
         assert grid_plan(1, Shape("gru", 64), sms) is None
-        assert "need 16 multiprocessors" in gpu_persistent._crowded(8, Shape("gru", 64), 12)
+        assert "need 16 multiprocessors" in gpu_persistent._crowded(8, Shape("gru", 64), sms)
 
 
 class Loaded(nvrtc.Kernel):

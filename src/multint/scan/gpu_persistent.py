@@ -168,7 +168,7 @@ def _crowded(n: int, shape: Shape, sms: int) -> str | None:
     """Why the GPU is too small for so many rows or units. Few questions about n: torch.compile guards their answers."""
     most, allowed = shape.rows(sms), shape.limits.slices
     if most == 0:
-        needed = shape.parts + sms - shape.room(sms)
+        needed = shape.parts + (0 if shape.stages == 1 else UNCLUSTERED)
         return f"the persistent kernels need {needed} multiprocessors for {shape.h} units, this GPU has {sms}"
     waves = shape.hp <= shape.limits.cluster and (shape.stages == 1 or _few_waves(n, shape, sms))  # of clusters, to serve n rows
     if n > allowed * most and not waves:
@@ -408,7 +408,7 @@ def quartets(x: Tensor, shape: Shape, dim: int) -> Tensor:
 def gates_first(x: Tensor, shape: Shape, dim: int) -> Tensor:
     """The inverse of ``quartets``, without its zeros."""
     if shape.gates == 1:
-        return x.narrow(dim, 0, shape.h).contiguous()
+        return cut(x, shape.h, dim).contiguous()
     split = cut(cut(_words(x, dim).unflatten(dim, (-1, 4)), shape.h, dim), shape.gates, dim + 1)
     gates: Tensor = split.transpose(dim, dim + 1).flatten(dim, dim + 1)
     return (gates if gates.dtype == x.dtype else gates.view(x.dtype)).contiguous()
