@@ -9,9 +9,10 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "multint"
 
 LIBRARY = {"integration", "cells", "scan", "start", "regularize", "layers", "convert", "related", "probes"}
-# room -> the rooms it may import. `shapes` holds notation only and is open to all; "public" stands for the names of multint itself.
+# room -> the rooms it may import. `shapes` and `locks` are open to all; "public" stands for the names of multint itself.
 MAY_IMPORT = {
     "shapes": set(),
+    "locks": set(),
     "integration": set(),
     "cells": set(),
     "scan": {"integration", "cells"},
@@ -107,7 +108,7 @@ each = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SR
 def test_rooms_import_only_what_the_table_allows(path):
     room = room_of(path)
     assert room in MAY_IMPORT, f"{room} is a new room: give it a row"
-    allowed = MAY_IMPORT[room] | {room, "shapes"}
+    allowed = MAY_IMPORT[room] | {room, "shapes", "locks"}
     for name in imports(path):
         if name.partition(".")[0] == "multint":
             assert room_named(name) in allowed, f"{room} may not import {name}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import multint
 from multint.scan import build
 
 ROOT = Path(__file__).parents[1]
@@ -90,12 +91,14 @@ def reason():
     return str(caught.value)
 
 
-# a process of its own, in which a module with torch's place and version stands for torch: importing that takes seconds
+# a process of its own, in which modules with their places stand for torch and the package: importing torch takes seconds
 PROCESS = f"""
 import sys, types
 from pathlib import Path
 sys.modules["torch"] = types.ModuleType("torch")
 sys.modules["torch"].__file__, sys.modules["torch"].__version__ = {torch.__file__!r}, {str(torch.__version__)!r}
+sys.modules["multint"] = types.ModuleType("multint")
+sys.modules["multint"].__path__ = [{str(Path(multint.__file__).parent)!r}]
 import importlib.util
 spec = importlib.util.spec_from_file_location("build", {build.__file__!r})
 build = importlib.util.module_from_spec(spec)

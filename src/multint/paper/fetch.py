@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multint import __version__
+from multint.locks import locked
 from multint.paper.sources import CORPORA, PYTHON_DOCS, Address, File, Source
 
 logger = logging.getLogger("multint")
@@ -303,7 +304,7 @@ def download(address: Address, file: File, folder: Path, name: str, progress: bo
     final, part = folder / address.name, folder / f"partial-{address.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{address.name}.lock"):
+        with locked(folder / f".{address.name}.lock"):
             if not final.exists():
                 resumed = part.exists() and part.stat().st_size > 0
                 try:
@@ -414,23 +415,6 @@ def _publish(temporary: Path, final: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Let one process at a time do this; False where the system has no such locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield False
-        return
-    with path.open("a") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-        except OSError:  # some network file systems
-            yield False
-            return
-        yield True
 
 
 def _line(error: BaseException) -> str:
@@ -550,7 +534,7 @@ def _ready(key: str, job: Job, origin: Origin, data: Where | None, whole: bool =
                 logger.warning("%s; preparing it anew", error)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f".{key}.lock") as alone:
+        with locked(cache / f".{key}.lock") as alone:
             with contextlib.suppress(DataError):
                 return read(cache / key, whole)  # another process was faster
             for left in cache.glob(f".{key}~*.partial") if alone else ():

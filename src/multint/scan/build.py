@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -108,31 +108,16 @@ def _cached() -> Path:
 
 def _built(out: Path, level: str, command: Sequence[str]) -> Path:
     """Compile into the cache, unless another process has done so by the time it is our turn."""
+    from multint.locks import locked  # here, since setup.py loads this file without the package
+
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(out.with_name(f".{out.name}.lock")) as alone:
+    with locked(out.with_name(f".{out.name}.lock")) as alone:
         if not out.exists():
             for left in out.parent.glob(f".{out.name}~*") if alone else ():
                 shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
             print(f"multint: compiling the CPU kernel, once for this machine (about {SECONDS} s)", file=sys.stderr, flush=True)
             compile_library(out, [level], SOURCES, command)
     return out
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Let one process at a time do this; False where the file system has no locks. A lock ends with its holder."""
-    import fcntl  # compiler() refuses the systems without it
-
-    with path.open("a") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-        except OSError:  # some network file systems
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            fcntl.flock(held, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has the file open too
 
 
 def _digest(level: str) -> str:
