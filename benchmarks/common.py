@@ -23,7 +23,9 @@ LAYERS = {
     "MIGRU": (multint.MIGRU, nn.GRU),
     "MIGRU(reset_after)": (functools.partial(multint.MIGRU, reset_after=True), nn.GRU),
     "MIRNN": (multint.MIRNN, nn.RNN),
+    "MILSTM(recompute)": (functools.partial(multint.MILSTM, recompute=True), nn.LSTM),
 }
+KINDS = [kind for kind in LAYERS if "recompute" not in kind]  # which have limits of time
 TORCH = {kind: f"nn.{theirs.__name__}" for kind, (_, theirs) in LAYERS.items()}
 COLUMNS = [
     "date",

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import common
 import torch
-from common import LAYERS, TORCH
+from common import KINDS, LAYERS, TORCH
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -151,14 +151,14 @@ def lines(shapes, latency):
     def bar(name, shape, limit, contest, **more):
         bars.append(Line(name, shape, limit, contest, **more))
 
-    for kind, where in itertools.product(LAYERS, shapes):
+    for kind, where in itertools.product(KINDS, shapes):
         limit = 1.10 if (kind, where) == ("MILSTM", "light") else 1.05 if kind == "MIRNN" else 1.00
         shape = shapes[where]
         bar(f"training {kind} / {TORCH[kind]}", shape, limit, build(against_torch, kind, shape, True), kind=kind)
     for shape in shapes.values():
         extra = f"V={SYMBOLS} "
         bar("training MILSTM on tokens / nn.LSTM on one-hot", shape, 0.95, build(against_one_hot, shape), extra=extra)
-    for kind, shape in itertools.product(LAYERS, shapes.values()):
+    for kind, shape in itertools.product(KINDS, shapes.values()):
         bar(f"forward {kind} / {TORCH[kind]}", shape, 1.00, build(against_torch, kind, shape, False))
     for kind, shape in itertools.product(("MILSTM", "MIGRU", "MIRNN"), shapes.values()):
         bar(f"training {kind} / our reference loop", shape, 0.40, build(against_reference, kind, shape), fewer=True)
@@ -173,6 +173,8 @@ def lines(shapes, latency):
         shape = shapes["large"]
         contest = build(against_torch, kind, shape, True)
         bar(f"memory {memory} {kind} / {TORCH[kind]}", shape, 1.25, contest, kind=kind, memory=memory)
+    kind = "MILSTM(recompute)"
+    bar(f"training {kind} / {TORCH[kind]}", shape, None, build(against_torch, kind, shape, True), kind=kind)
     return bars
 
 

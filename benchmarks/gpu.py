@@ -138,11 +138,14 @@ def lines(small):
             contest = partial(against_bar, recipe, adam, most / 1e3)
             title = f"iteration {name}, {adam} Adam / a bar of {most} ms"
             bars.append(Line(title, shape, limit, contest, by_events, "autocast bfloat16", tf32=True))
-    for name, shape in itertools.product(("retained", "peak"), map(at, (MIDDLE, WIDE))):
+    lean = "MILSTM(recompute)"
+    for name, kind, shape in itertools.product(("retained", "peak"), ("MILSTM", lean), map(at, (MIDDLE, WIDE))):
         limit = 1.25 if name == "retained" else None
-        contest = partial(against_torch, "MILSTM", shape, "bfloat16")
+        contest = partial(against_torch, kind, shape, "bfloat16")
         weigh = partial(by_bytes, which=name)
-        bars.append(Line(f"memory {name} MILSTM / nn.LSTM", shape, limit, contest, weigh, memory=True))
+        bars.append(Line(f"memory {name} {kind} / {TORCH[kind]}", shape, limit, contest, weigh, memory=True))
+    for shape in map(at, (MIDDLE, WIDE)):
+        beside_torch(lean, shape, None, **in_graph)
     for shape in map(at, (MIDDLE, NARROW_INPUT)):
         for dtype, tf32 in (("float16", None), ("float32 TF32", True), ("float32", False)):
             beside_torch("MILSTM", shape, None, dtype, tf32=tf32, **in_graph)

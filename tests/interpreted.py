@@ -38,6 +38,13 @@ CHECKS = {
     "gru_after-without-bias": {"cell": "gru_after", "bias_hn": None},
     **{f"{cell}-only-{end}": {"cell": cell, "features": 6, "only": end} for cell in CELLS for end in ENDS},
     **{f"{cell}-only-outputs-lengths": {"cell": cell, "features": 6, "lengths": True, "only": "outputs"} for cell in CELLS},
+    **{f"{cell}-{part}-recompute": {"cell": cell, "recompute": True, **PARTS[part]} for cell in CELLS for part in PARTS},
+    **{
+        f"{cell}-resets-recompute": {"cell": cell, "recompute": True, "lengths": True, "restart": 5, "features": 6}
+        for cell in CELLS
+    },
+    **{f"{cell}-fresh-recompute": {"cell": cell, "recompute": True, "fresh": True, "features": 6, "h": 7} for cell in CELLS},
+    **{f"{cell}-of-one-recompute": {"cell": cell, "recompute": True, "t": 1, "n": 1, "h": 1} for cell in CELLS},
     **{f"{cell}-bfloat16": {"cell": cell, "features": 8, "h": 24, "lengths": True, "restart": 5, "narrow": True} for cell in CELLS},
 }
 
@@ -106,7 +113,7 @@ def complaints(t=3, n=5, h=12, **options):
     from multint.scan import gpu_steps
 
     fresh, without = options.pop("fresh", False), "bias_hn" in options and options.pop("bias_hn") is None
-    drawn = {name: value for name, value in options.items() if name not in ("turned", "narrow", "only")}
+    drawn = {name: value for name, value in options.items() if name not in ("turned", "narrow", "only", "recompute")}
     problem = random_problem(**drawn, t=t, n=n, h=h, dtype=F32, seed=3)
     p = inputs_of(replace(problem, bias_hn=None) if without else problem)
     if fresh:
@@ -116,6 +123,7 @@ def complaints(t=3, n=5, h=12, **options):
         p = turned(p)
     if options.get("narrow"):
         p = narrowed(p)
+    p = replace(p, recompute=options.get("recompute", False))
     bound = TOLERANCE[p.u.dtype]
     costs = [torch.randn(t, n, h).to(p.u.dtype), torch.randn(n, h), None if p.c is None else torch.randn(n, h)]
     if "only" in options:
@@ -131,6 +139,8 @@ def complaints(t=3, n=5, h=12, **options):
             found += differs(what + said, getattr(result, what), b, like, bound, 0.1 * b.numel() ** 0.5)
     if [(tuple(y.shape), y.dtype) for y in ours.kept] != [(tuple(shape), dtype) for shape, dtype in gpu_steps.kept(p)]:
         found.append(f"kept {[(tuple(y.shape), y.dtype) for y in ours.kept]}, but says {gpu_steps.kept(p)}")
+    if p.recompute and any(y.shape[-1] == p.u.shape[0] > h for y in ours.kept):
+        found.append("kept a value for every gate, to form it anew")
     if len(alone.kept) > 0:
         found.append("kept something without a gradient to come")
 

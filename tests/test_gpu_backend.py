@@ -238,6 +238,36 @@ def test_persistent_agrees_at_the_shapes_of_the_experiments(bar):
         assert_agrees(problem, 5e-3, "gpu", share=0)
 
 
+@pytest.mark.parametrize("bar", [*BARS[:4], *BARS[7:9], *BARS[11:]], ids=lambda bar: "-".join(map(str, bar)))
+def test_flows_formed_anew_agree_at_the_shapes_of_the_experiments(bar):
+    assert_agrees(replace(trained_problem(*bar, BF16, device=DEVICE), recompute=True), 5e-3, "gpu", share=0)
+
+
+@each_engine
+@each_cell
+@each_option
+def test_flows_formed_anew_agree_whatever_the_memory_holds(engine, cell, options):
+    with only(engine):
+        problem = replace(usual(engine, cell=cell, **options), recompute=True)
+        assert_agrees(problem, 1e-2 if engine == "persistent" else 1e-5, "gpu")
+        expected = bits(problem, "gpu")
+        poison()
+        assert_same_bits(bits(problem, "gpu"), expected)
+
+
+@pytest.mark.parametrize("h", [1024, 2048])
+def test_with_flows_formed_anew_a_layer_holds_less_than_half_of_what_cudnn_holds(h):
+    x, held = torch.randn(50, 64, h, device=DEVICE, dtype=BF16, requires_grad=True), []
+    for kind, options in ((torch.nn.LSTM, {}), (multint.MILSTM, {"recompute": True})):
+        module = kind(h, h, device=DEVICE, dtype=BF16, **options)
+        module(x)[0].sum().backward()  # what is allocated once and for all
+        before = torch.cuda.memory_allocated()
+        kept = module(x)
+        held.append(torch.cuda.memory_allocated() - before)
+        del kept
+    assert held[1] < 0.5 * held[0]
+
+
 @pytest.mark.parametrize("bar", BARS[:4] + BARS[9:], ids=lambda bar: "-".join(map(str, bar)))
 def test_steps_with_tf32_agrees_at_the_shapes_of_the_experiments(bar):
     torch.set_float32_matmul_precision("high")
@@ -1045,13 +1075,24 @@ OPERANDS = {
     "gru-bf16": {"cell": "gru", "dtype": BF16, "state": F32},
     "gru_after-bf16": {"cell": "gru_after", "dtype": BF16, "state": F32},
     "rnn-bf16": {"cell": "rnn", "h": 128, "dtype": BF16, "state": F32},  # whose flows are read where they lie
+    "lstm-x-recompute": {"cell": "lstm", "features": 4, "recompute": True},
+    "gru-bf16-recompute": {"cell": "gru", "dtype": BF16, "state": F32, "recompute": True},
+    "rnn-bf16-recompute": {
+        "cell": "rnn",
+        "features": 4,
+        "dtype": BF16,
+        "state": F32,
+        "recompute": True,
+    },  # of which nothing is kept
 }
 
 
 @pytest.mark.traced
 @pytest.mark.parametrize("name", OPERANDS)
 def test_opcheck_of_the_operators(name):
-    problem = on_device(**{"dtype": F32, **OPERANDS[name]})
+    options = {"dtype": F32, **OPERANDS[name]}
+    lean = options.pop("recompute", False)
+    problem = replace(on_device(**options), recompute=lean)
     with Calls() as calls, torch.autograd.set_multithreading_enabled(False):
         bits(problem, "gpu")
     forward, backward = torch.ops.multint.gpu_forward.default, torch.ops.multint.gpu_backward.default

@@ -334,6 +334,15 @@ def test_what_is_kept_is_padded_and_with_tokens_has_no_flow():
     assert [shape for shape, _ in gpu_persistent.kept(replace(rnn, x=None, wx=rnn.x.new_empty(3, 2, 40)))] == [(3, 2, 128)]
 
 
+def test_what_is_formed_anew_is_not_kept():
+    assert gpu_persistent.kept(problem(recompute=True)) == [((3, 2, 64), torch.bfloat16)]  # c
+    narrow = {"u": torch.randn(40, 40, dtype=torch.bfloat16), "vectors": torch.randn(4, 40), "c": None}
+    assert gpu_persistent.kept(problem(cell="rnn", wx=torch.randn(40, 5, dtype=torch.bfloat16), recompute=True, **narrow)) == []
+    gru = {"u": torch.randn(120, 40, dtype=torch.bfloat16), "vectors": torch.randn(4, 120), "c": None}
+    wide = torch.randn(120, 5, dtype=torch.bfloat16)
+    assert gpu_persistent.kept(problem(cell="gru", wx=wide, recompute=True, **gru)) == [((3, 2, 40), torch.bfloat16)]  # r h
+
+
 @pytest.mark.parametrize("cell", PERSISTENT)
 @pytest.mark.parametrize("h", [1, 40, 64, 70, 128])
 @pytest.mark.parametrize("dim", [0, 1, 2])
@@ -501,9 +510,11 @@ def kernels_in_torch(monkeypatch):
         return padded(gates, 4, 0).permute(2, 1, 0).contiguous() if shape.gates > 1 else padded(u, shape.hp, 0).T.contiguous()
 
     mm = torch.mm
-    monkeypatch.setattr(
-        torch, "mm", lambda a, b, out_dtype=None: mm(a, b) if out_dtype is None else mm(a.to(out_dtype), b.to(out_dtype))
-    )
+
+    def product(a, b, out_dtype=None, **out):  # on a CPU torch's has no dtype of its own for the result
+        return mm(a, b, **out) if out_dtype is None else mm(a.to(out_dtype), b.to(out_dtype))
+
+    monkeypatch.setattr(torch, "mm", product)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
     monkeypatch.setattr(gpu_persistent, "multiprocessors", lambda _: H200)
@@ -565,7 +576,8 @@ def test_a_batch_is_launched_slice_by_slice_each_with_flags_and_sums_of_its_own(
 @pytest.mark.parametrize("t, n, h", [(1, 1, 1), (4, 3, 33), (5, 2, 64), (3, 2, 128)])
 @pytest.mark.parametrize("kind", ["x", "tokens", "flows"])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_the_passes_around_the_kernels_agree_with_the_reference(kernels_in_torch, cell, t, n, h, kind, ragged):
+@pytest.mark.parametrize("recompute", ["", "recompute", "recompute fresh"])
+def test_the_passes_around_the_kernels_agree_with_the_reference(kernels_in_torch, cell, t, n, h, kind, ragged, recompute):
     generator = torch.Generator().manual_seed(t)
 
     def drawn(*shape, dtype=torch.bfloat16):
@@ -582,8 +594,12 @@ def test_the_passes_around_the_kernels_agree_with_the_reference(kernels_in_torch
     u, vectors, h0, c0 = drawn(gates * h, h), drawn(4, gates * h, dtype=torch.float32), *drawn(2, n, h, dtype=torch.float32)
     bias_hn = drawn(h, dtype=torch.float32) if cell == "gru_after" else None
     lengths = torch.arange(n) % (t + 1) if ragged else None
+    fresh = "fresh" in recompute
+    if fresh:
+        h0 = c0 = torch.zeros(n, h)
     p = Inputs(
-        cell, "tanh", wx, tokens, x, u, vectors, bias_hn, h0, c0 if cell == "lstm" else None, lengths, None, None, None
+        cell, "tanh", wx, tokens, x, u, vectors, bias_hn, h0, c0 if cell == "lstm" else None, lengths, None, None, None,
+        fresh=fresh, recompute=bool(recompute),
     )  # fmt: skip
 
     found = gpu_persistent.forward(p, True)

@@ -67,6 +67,7 @@ class _Block(nn.Module):
     integration: str
     nonlinearity: str = "tanh"
     proj_size: int = 0
+    recompute: bool = False
 
     def _settle(
         self, input_size: Any, hidden_size: Any, bias: Any, integration: str, begin: Start | str | None, backend: str
@@ -321,6 +322,7 @@ class _Layer(_Block):
         zoneout: float | tuple[float, float],
         recurrent_dropout: float,
         learn_state: bool,
+        recompute: bool,
         backend: str,
     ) -> None:
         super().__init__()
@@ -334,6 +336,7 @@ class _Layer(_Block):
             raise ValueError(f"zoneout of {type(self).__name__} takes {len(self._cell.carries)} probabilities, got {zoneout}")
         self.zoneout = tuple(_probability("zoneout", p) for p in pair)
         self.learn_state = _flag("learn_state", learn_state)
+        self.recompute = _flag("recompute", recompute)
         self.norm = Norm.chosen(norm)
         if self.dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -395,8 +398,8 @@ class _Layer(_Block):
     def extra_repr(self) -> str:
         plain = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         beyond: dict[str, Any] = {"nonlinearity": "tanh", "integration": "general", "reset_after": False, "norm": None}
-        beyond |= {"zoneout": (0.0,) * len(self.zoneout), "recurrent_dropout": 0.0, "learn_state": False, "backend": "auto"}
-        return self._unusual(plain | beyond)
+        beyond |= {"zoneout": (0.0,) * len(self.zoneout), "recurrent_dropout": 0.0, "learn_state": False}
+        return self._unusual(plain | beyond | {"recompute": False, "backend": "auto"})
 
     # ---- the call ----
 
@@ -565,6 +568,7 @@ class _Layer(_Block):
             drop=dropout_mask(self.recurrent_dropout, (n, self._out_size), state.h, self.training),
             norm=None if self.norm is None else getattr(self, "norm" + suffix),
             fresh=zeros,
+            recompute=self.recompute,
         )
         return Result(backwards(result.outputs, lengths), result.state) if reverse else result
 
@@ -619,6 +623,8 @@ class MIRNN(_Layer):
         zoneout: probability that a unit of h keeps its old value for a step.
         recurrent_dropout: probability that a unit of h is hidden from U, the same units for a whole sequence.
         learn_state: learn the state a sequence begins with, ``h0``, instead of zero.
+        recompute: do not keep Wx and Uh for the backward pass, which forms each anew with one product over all steps. Less memory
+            for a little time; the reference loop keeps them all the same.
         backend: ``"auto"``, or the name of one in ``multint.scan.BACKENDS``, which raises where it cannot run.
 
     Shapes:
@@ -654,6 +660,7 @@ class MIRNN(_Layer):
         zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
         learn_state: bool = False,
+        recompute: bool = False,
         backend: str = "auto",
         proj_size: int | None = None,
     ) -> None:
@@ -675,6 +682,7 @@ class MIRNN(_Layer):
             zoneout=zoneout,
             recurrent_dropout=recurrent_dropout,
             learn_state=learn_state,
+            recompute=recompute,
             backend=backend,
         )
 
@@ -687,7 +695,8 @@ class MILSTM(_Layer):
             ``torch.nn.LSTM``.
         zoneout: probability that a unit keeps its old value for a step: one for h and c, or a pair (h, c).
         learn_state: learn the state a sequence begins with, ``h0`` and ``c0``, instead of zero.
-        integration, start, norm, recurrent_dropout, backend: as in :class:`~multint.MIRNN`; norm also normalises c on its way to h.
+        integration, start, norm, recurrent_dropout, recompute, backend: as in :class:`~multint.MIRNN`; norm also normalises c on
+            its way to h.
 
     Shapes:
         As in ``torch.nn.LSTM``, with integer tokens and ``resets`` as in :class:`~multint.MIRNN`.
@@ -720,6 +729,7 @@ class MILSTM(_Layer):
         zoneout: float | tuple[float, float] = 0.0,
         recurrent_dropout: float = 0.0,
         learn_state: bool = False,
+        recompute: bool = False,
         backend: str = "auto",
     ) -> None:
         if isinstance(proj_size, bool) or not isinstance(proj_size, int):
@@ -745,6 +755,7 @@ class MILSTM(_Layer):
             zoneout=zoneout,
             recurrent_dropout=recurrent_dropout,
             learn_state=learn_state,
+            recompute=recompute,
             backend=backend,
         )
 
@@ -756,7 +767,7 @@ class MIGRU(_Layer):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in ``torch.nn.GRU``.
         reset_after: apply the reset gate after U, as ``torch.nn.GRU`` and the skip-thought code do, with a bias of its own inside
             the reset. Default: ``False``, before U, as the paper's appendix prints it.
-        integration, start, norm, zoneout, recurrent_dropout, learn_state, backend: as in :class:`~multint.MIRNN`.
+        integration, start, norm, zoneout, recurrent_dropout, learn_state, recompute, backend: as in :class:`~multint.MIRNN`.
 
     The update gate z is the paper's: 1 takes the new value. A trained ``torch.nn.GRU``, whose z means the opposite, is still loaded
     exactly with ``reset_after=True``.
@@ -790,6 +801,7 @@ class MIGRU(_Layer):
         zoneout: float = 0.0,
         recurrent_dropout: float = 0.0,
         learn_state: bool = False,
+        recompute: bool = False,
         backend: str = "auto",
         proj_size: int | None = None,
     ) -> None:
@@ -812,6 +824,7 @@ class MIGRU(_Layer):
             zoneout=zoneout,
             recurrent_dropout=recurrent_dropout,
             learn_state=learn_state,
+            recompute=recompute,
             backend=backend,
         )
 

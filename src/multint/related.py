@@ -238,7 +238,7 @@ def _top(x: Tensor) -> Tensor:
 # ---- relatives of the MI-RNN and MI-LSTM (§4.2) ----
 
 # what _Layer offers beyond torch.nn and the relatives do not
-_WITHOUT: dict[str, Any] = {"integration": "general", "norm": None, "recurrent_dropout": 0.0, "backend": "auto"}
+_WITHOUT: dict[str, Any] = {"integration": "general", "norm": None, "recurrent_dropout": 0.0, "recompute": False, "backend": "auto"}
 
 
 class _Relative(_Layer):
@@ -249,7 +249,7 @@ class _Relative(_Layer):
         return False
 
     def _carry(self, suffix: str, x: Tensor, state: State, **more: Any) -> Result:
-        del more["drop"], more["norm"], more["fresh"]  # the first two are always None: see _WITHOUT
+        del more["drop"], more["norm"], more["fresh"], more["recompute"]  # the first two are always None: see _WITHOUT
         names = [name for name, _ in self._shapes(1)]
         weights = dict(zip(names, at_home([getattr(self, name + suffix) for name in names]), strict=True))
         try:

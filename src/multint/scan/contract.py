@@ -59,6 +59,7 @@ class Problem:
     norm: Norms | None = None
     training: bool = False  # the layer's mode: in training gradients will be asked for
     fresh: bool = False  # the state is zeros that nobody handed on: what multiplies them may be left out
+    recompute: bool = False  # the backward pass forms W x and U z anew: they are not kept for it
 
     @property
     def steps(self) -> int:

@@ -6,6 +6,7 @@ state while it is in the cache. Registered as torch operators with fake kernels 
 
 import ctypes
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,7 +82,8 @@ def run(problem: Problem) -> Result:
     kind = (KINDS.index(p.cell.name), PHI.index(p.phi))
     if x is not None and not keep and x.shape[2] * x.element_size() < FEATURE_BYTES:
         return fused.result(p, *fused.call(torch.ops.multint.cpu_layer, keep, x, wx, *rest, *kind))
-    if x is not None:
+    lean = p.recompute and keep and not torch.compiler.is_compiling()  # a compiler chooses what is kept by itself
+    if x is not None and not lean:
         wx = _product(x, p.wx, keep)
     elif tokens is not None:
         if fused.few_tokens(p):
@@ -92,7 +94,10 @@ def run(problem: Problem) -> Result:
                 raise IndexError(f"index out of range in self: tokens from {low} to {high} for a table of {p.wx.shape[0]} symbols")
     step_bytes = 2 * p.state.h.shape[0] * p.u.shape[0] * p.u.element_size()
     span = SPAN_BYTES // (step_bytes + 1) + 1
-    outputs, h, c, _, _ = fused.call(torch.ops.multint.cpu_forward, keep, wx, tokens, *rest, *kind, span, keep)
+    if lean:
+        outputs, h, c = _Lean.apply(wx, tokens, x, *rest, *kind, span)  # type: ignore[no-untyped-call]
+    else:
+        outputs, h, c, _, _ = fused.call(torch.ops.multint.cpu_forward, keep, wx, tokens, *rest, *kind, span, keep)
     return fused.result(p, outputs, h, c)
 
 
@@ -101,6 +106,49 @@ def _product(x: Float[Tensor, "t n i"], weight: Float[Tensor, "gh i"], keep: boo
     t, n, _ = x.shape
     product: Tensor = fused.call(torch.ops.multint.cpu_multiply, keep, x.reshape(t * n, x.shape[2]), weight, False, True)
     return product.view(t, n, weight.shape[0])
+
+
+class _Lean(torch.autograd.Function):
+    """The operators, keeping nothing that one product over all steps gives again: W x, and U z where z is h."""
+
+    @staticmethod
+    def forward(ctx: Any, wx: Tensor, tokens: Tensor | None, x: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
+        flow = wx if x is None else _product(x, wx, False)
+        outputs, h, c, uz, marks = torch.ops.multint.cpu_forward(flow, tokens, *args, True)
+        rest, ctx.settings = args[: INPUTS - 2], args[INPUTS - 2 :]
+        second = uz[..., CELLS[KINDS[ctx.settings[0]]].shared * outputs.shape[2] :].clone()  # of r h, say
+        ctx.save_for_backward(wx, tokens, x, *rest, outputs, second, marks)
+        ctx.set_materialize_grads(False)
+        return outputs, h, c
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *given, outputs, second, marks = ctx.saved_tensors
+        wx, tokens, x, *rest = given
+        u, _, _, h, c, _, resets, restart_h, _ = rest
+        whole, named = fused.whole(grads, outputs.shape[0], u, h, c), dict(zip(fused.NAMES, given, strict=True))
+        if torch.is_grad_enabled() or fused.seen_through():
+            found = fused.gradients_in_torch(named, KINDS[ctx.settings[0]], PHI[ctx.settings[1]], whole)
+        else:
+            flow = wx if x is None else _product(x, wx, False)
+            uz = torch.cat([_recurrent(outputs, u, h, resets, restart_h, second.shape[2]), second], -1)
+            d_flow, *others = torch.ops.multint.cpu_backward(*whole, uz, marks, flow, tokens, *rest, *ctx.settings)
+            found = _named(named, (d_flow, *others))
+            if x is not None:
+                rows, multiply = d_flow.flatten(0, 1), torch.ops.multint.cpu_multiply
+                found["x"] = multiply(rows, wx, False, False).view_as(x) if ctx.needs_input_grad[2] else None
+                found["wx"] = multiply(rows, x.flatten(0, 1), True, False) if ctx.needs_input_grad[0] else None
+        return (*(found.get(name) for name in fused.NAMES), None, None, None)
+
+
+def _recurrent(
+    outputs: Float[Tensor, "t n h"], u: Tensor, h: Tensor, resets: Tensor | None, restart_h: Tensor | None, left_out: int
+) -> Float[Tensor, "t n gh"]:
+    """U h of every step, of all gates but the last ``left_out`` rows of U."""
+    before = torch.cat([h.to(outputs.dtype).unsqueeze(0), outputs[:-1]])
+    if resets is not None and restart_h is not None:
+        before = torch.where(resets.unsqueeze(-1), restart_h.to(before.dtype), before)
+    return _product(before, u[: u.shape[0] - left_out], False)
 
 
 # ---- what torch must know of the operators ----
@@ -158,16 +206,18 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     *inputs, uz, marks = ctx.saved_tensors
     wx, tokens, u, _, _, h, c, *_ = inputs
     whole = fused.whole(grads, (wx if tokens is None else tokens).shape[0], u, h, c)
+    given = dict(zip(fused.NAMES, (wx, tokens, None, *inputs[2:]), strict=True))
     if torch.is_grad_enabled() or fused.seen_through():
-        given = dict(zip(fused.NAMES, (wx, tokens, None, *inputs[2:]), strict=True))
-        named = fused.gradients_in_torch(given, KINDS[ctx.settings[0]], PHI[ctx.settings[1]], whole)
-        found = [named[name] for name in fused.NAMES if name != "x"]
+        found = fused.gradients_in_torch(given, KINDS[ctx.settings[0]], PHI[ctx.settings[1]], whole)
     else:
-        flat = torch.ops.multint.cpu_backward(*whole, uz, marks, *inputs, *ctx.settings)
-        d_wx, d_u, d_vectors, d_bias_hn, d_h, d_c, d_restart_h, d_restart_c = flat
-        found = [d_wx, None, d_u, d_vectors, d_bias_hn, d_h, d_c, None, None, d_restart_h, d_restart_c]
-        found = [None if x is None else g for x, g in zip(inputs, found, strict=True)]
-    return (*found, None, None, None, None)
+        found = _named(given, torch.ops.multint.cpu_backward(*whole, uz, marks, *inputs, *ctx.settings))
+    return (*(found.get(name) for name in fused.NAMES if name != "x"), None, None, None, None)
+
+
+def _named(given: Mapping[str, Tensor | None], found: Sequence[Tensor]) -> dict[str, Tensor | None]:
+    """What cpu_backward gives, by name; None where there is no such input."""
+    names = ("wx", "u", "vectors", "bias_hn", "h", "c", "restart_h", "restart_c")
+    return {name: None if given[name] is None else d for name, d in zip(names, found, strict=True)}
 
 
 def _multiply_keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -55,7 +55,7 @@ def run(problem: Problem) -> Result:
         inside = ((p.tokens >= 0) & (p.tokens < p.wx.shape[0])).all()  # a look at the values themselves would wait for the GPU
         torch._assert_async(inside, f"multint: a token is not in 0 to {p.wx.shape[0] - 1}")
     keep = fused.needs_gradient(given)
-    args = (*given.values(), p.cell.name, p.phi, engine_for(p), p.fresh, keep)
+    args = (*given.values(), p.cell.name, p.phi, engine_for(p), p.fresh, p.recompute, keep)
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         outputs, h, c, _ = torch.ops.multint.gpu_forward(*args)
     else:
@@ -66,7 +66,7 @@ def run(problem: Problem) -> Result:
 # ---- the operators ----
 
 _GIVEN = ", ".join(f"Tensor{'' if name in ('wx', 'u', 'vectors', 'h') else '?'} {name}" for name in fused.NAMES)
-_SETTINGS = "str cell, str phi, str engine, bool fresh"
+_SETTINGS = "str cell, str phi, str engine, bool fresh, bool recompute"
 _LIBRARY = torch.library.Library("multint", "FRAGMENT")
 _LIBRARY.define(f"gpu_forward({_GIVEN}, {_SETTINGS}, bool keep) -> (Tensor, Tensor, Tensor, Tensor[])")
 _LIBRARY.define(
@@ -78,8 +78,8 @@ _TENSORS = len(fused.NAMES)
 
 def _read(args: tuple[Any, ...]) -> tuple[Inputs, Engine, Any]:
     """A problem, its engine and the setting behind it, from the end of an operator's arguments."""
-    tensors, (cell, phi, engine, fresh, last) = args[:_TENSORS], args[_TENSORS:]
-    return Inputs(cell, phi, *tensors, fresh=fresh), ENGINES[engine], last  # type: ignore[misc]
+    tensors, (cell, phi, engine, fresh, recompute, last) = args[:_TENSORS], args[_TENSORS:]
+    return Inputs(cell, phi, *tensors, fresh=fresh, recompute=recompute), ENGINES[engine], last  # type: ignore[misc]
 
 
 def _forward(*args: Any) -> tuple[Tensor, ...]:
@@ -143,7 +143,7 @@ def _gradients(ctx: Any, kernel: Any, grads: tuple[Tensor | None, ...]) -> tuple
         wanted = [name for name, needed in zip(fused.NAMES, ctx.needs_input_grad, strict=False) if needed]
         flat = kernel(*grads, outputs, list(kept), *given, *ctx.settings, " ".join(wanted))
         found = dict(zip(wanted, flat, strict=True))
-    return (*(found.get(name) for name in fused.NAMES), None, None, None, None, None)
+    return (*(found.get(name) for name in fused.NAMES), *(None,) * (len(ctx.settings) + 1))
 
 
 def _backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:

@@ -43,6 +43,7 @@ class Inputs:
     restart_h: Float[Tensor, "n h"] | None
     restart_c: Float[Tensor, "n h"] | None
     fresh: bool = False  # h and c are zeros: what multiplies them may be left out
+    recompute: bool = False  # W x and U z are not kept, but formed anew
 
     @property
     def steps(self) -> int:

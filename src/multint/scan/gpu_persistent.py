@@ -450,7 +450,7 @@ def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """What forward made and backward needs: U h of every step; an LSTM's c before it; a GRU's r h; and ``_made``."""
     shape = Shape(p.cell, p.h.shape[1])
     t, n, columns = p.steps, p.h.shape[0], 4 * shape.quartets
-    found: list[tuple[int, ...]] = [(t, n, columns)]
+    found: list[tuple[int, ...]] = [] if p.recompute else [(t, n, columns)]
     if p.c is not None:
         found.append((t, n, shape.hp))
     if shape.stages > 1:
@@ -465,6 +465,8 @@ def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 def _made(p: Inputs, shape: Shape) -> tuple[bool, bool]:
     """Whether W x and W in the order of quartets are kept: not where they are at hand, or are what the caller gave."""
+    if p.recompute:
+        return False, False
     if shape.gates == 1:
         return p.x is not None, False
     return p.tokens is None, p.x is not None
@@ -486,7 +488,8 @@ def forward(p: Inputs, keep: bool) -> Outputs:
     if uz is None:
         return Outputs(outputs, last_h, last_c, ())
     made = (tensor if needed else None for tensor, needed in zip((flow, weight), _made(p, shape), strict=True))
-    return Outputs(outputs, last_h, last_c, tuple(x for x in (uz, cs, operands, *made) if x is not None))
+    found = (None if p.recompute else uz, cs, operands, *made)
+    return Outputs(outputs, last_h, last_c, tuple(x for x in found if x is not None))
 
 
 def backward(
@@ -494,12 +497,16 @@ def backward(
 ) -> Gradients:
     t, (n, h) = p.steps, p.h.shape
     shape = Shape(p.cell, h)
-    uz, *rest = kept
+    rest, (flow_kept, weight_kept) = list(kept), _made(p, shape)
+    uz = None if p.recompute else rest.pop(0)
     cs = None if p.c is None else rest.pop(0)
     operands = rest.pop(0) if shape.stages > 1 else None
-    flow_kept, weight_kept = _made(p, shape)
-    flow = rest.pop(0) if flow_kept else _flow(p, shape)[0]
-    weight = None if p.x is None else rest.pop(0) if weight_kept else _weight(p, shape)
+    if flow_kept:
+        flow, weight = rest.pop(0), None if p.x is None else rest.pop(0) if weight_kept else _weight(p, shape)
+    else:
+        flow, weight = _flow(p, shape)
+    if uz is None:
+        uz = _uz(p, shape, outputs, operands)
     tokens, u, vectors, lengths = _contiguous(p.tokens), p.u.contiguous(), p.vectors.contiguous(), _contiguous(p.lengths)
     bias_hn = _contiguous(p.bias_hn)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else grads[0].contiguous()
@@ -525,6 +532,24 @@ def backward(
         h=d_h if "h" in wanted else None,
         c=d_c if "c" in wanted else None,
     )
+
+
+def _uz(
+    p: Inputs, shape: Shape, outputs: Float[Tensor, "t n h"], operands: Float[Tensor, "t n h"] | None
+) -> Float[Tensor, "t n ghp"]:
+    """U h of every step once more, in quartets: one product over all steps and rows, and for a GRU's gate n one with r h."""
+    t, n, h = outputs.shape
+    u = quartets(_eights(p.u), shape, 0).t()
+    uz = outputs.new_empty((t, n, u.shape[1]))
+    torch.mm(_eights(outputs[:-1]).flatten(0, 1), u, out=uz[1:].flatten(0, 1))
+    if p.fresh:
+        uz[0].zero_()
+    else:
+        torch.mm(_eights(p.h.to(uz.dtype)), u, out=uz[0])
+    if operands is not None:
+        own = torch.mm(operands.flatten(0, 1), p.u[2 * h :].t())
+        uz.unflatten(2, (-1, 4))[:, :, :h, 2].copy_(own.view(t, n, h))
+    return uz
 
 
 def _recurrent_gradient(

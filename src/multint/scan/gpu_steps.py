@@ -140,29 +140,31 @@ def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """What the backward pass needs of the forward pass, by name."""
     t, n, h = p.steps, p.h.shape[0], _width(p.u.shape[1])
     gh, dtype = h * len(CELLS[p.cell].gates), p.u.dtype
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"uz": ((t, n, gh), dtype)}
-    if p.x is not None:
-        found["flow"] = ((t, n, gh), dtype)
+    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    if not p.recompute:
+        found["uz"] = ((t, n, gh), dtype)
+        if p.x is not None:
+            found["flow"] = ((t, n, gh), dtype)
+        if h != p.u.shape[1]:
+            found["outputs"] = ((t, n, h), dtype)  # with the units that were added
+        if p.x is not None and p.x.shape[2] % ALIGNED:
+            found["x"] = ((t * n, _width(p.x.shape[2])), dtype)  # with the features that were added
     if p.c is not None:
         found["states_c"] = ((t, n, h), dtype)  # before each step
     if p.cell == "gru":
         found["operands"] = ((t, n, h), dtype)  # what goes into a second product
     if p.resets is not None:
         found["before"] = ((t, n, h), dtype)  # what goes into the first, if not the outputs before
-    if h != p.u.shape[1]:
-        found["outputs"] = ((t, n, h), dtype)  # with the units that were added
-    if p.x is not None and p.x.shape[2] % ALIGNED:
-        found["x"] = ((t * n, _width(p.x.shape[2])), dtype)  # with the features that were added
     return found
 
 
 # ---- the passes ----
 
 
-def _flow(p: Inputs) -> tuple[Tensor, Tensor]:
-    """W x of every step, or with tokens the table; and x as rows of an aligned number of features."""
+def _flow(p: Inputs) -> tuple[Tensor, Tensor | None]:
+    """W x of every step, or with tokens the table; and x, if it is given, as rows of an aligned number of features."""
     if p.x is None:
-        return p.wx.contiguous(), p.u.new_empty((0,))
+        return p.wx.contiguous(), None
     size = _width(p.x.shape[2])
     x = padded(p.x.flatten(0, 1), size)
     return (x @ padded(p.wx, size).t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
@@ -259,8 +261,10 @@ def backward(
 ) -> Gradients:
     made, size, p = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1], _aligned(p)
     cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
-    uz, outputs, flow = made["uz"], made.get("outputs", outputs), made["flow"] if p.x is not None else p.wx.contiguous()
     states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
+    outputs = made["outputs"] if "outputs" in made else padded(outputs, h)
+    flow, x = (made["flow"], made.get("x")) if "flow" in made else _flow(p)
+    uz = made["uz"] if "uz" in made else _uz(p, outputs, operands, before)
     resets = None if p.resets is None else p.resets.contiguous().view(torch.uint8)
     d_outputs = torch.zeros_like(outputs) if grads[0] is None else padded(grads[0], h).contiguous()
     d_state_h, d_state_c = _carried(p, grads[1:])
@@ -297,10 +301,10 @@ def backward(
     if d_state_c is not None:
         found |= _first("c", d_state_c, p.resets, d_restart[1])
     if "u" in wanted:
-        found["u"] = _own(_cropped(_d_u(p, d_uz, outputs, operands, before, shared), size, -2), size)
+        found["u"] = _own(_cropped(_d_u(p, d_uz, outputs, operands, before), size, -2), size)
     if wanted & {"x", "wx", "vectors"}:
         d_wx, d_vectors = _finish(p, d_shift, uz, flow, flows)
-        found |= {"vectors": _cropped(d_vectors, size)} | _sources(p, made.get("x"), d_wx, wanted, size)
+        found |= {"vectors": _cropped(d_vectors, size)} | _sources(p, x, d_wx, wanted, size)
     if p.bias_hn is not None:  # it is added to U h, so their gradients are one
         found["bias_hn"] = d_uz[..., -h:].sum((0, 1), dtype=torch.float32)
     states = ("h", "c", "restart_h", "restart_c", "bias_hn")
@@ -351,9 +355,27 @@ def _first(part: str, d: Tensor, resets: Tensor | None, d_restart: Tensor | None
     return {part: d.masked_fill(anew, 0), f"restart_{part}": d_restart + d.masked_fill(~anew, 0)}
 
 
-def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, before: Tensor | None, shared: int) -> Tensor:
-    """One product over all steps and rows for each source that U is multiplied by."""
-    d_u = torch.empty_like(p.u)
+def _uz(p: Inputs, outputs: Tensor, operands: Tensor | None, before: Tensor | None) -> Tensor:
+    """U z of every step once more: a product over all steps and rows for each source that U is multiplied by."""
+    n, shared = p.h.shape[0], CELLS[p.cell].shared * p.u.shape[1]
+    uz = p.u.new_empty((p.steps * n, p.u.shape[0]))
+    first, u = cut(uz, shared), cut(p.u, shared, 0).t()
+    if before is not None:
+        torch.mm(before.flatten(0, 1), u, out=first)
+    else:
+        torch.mm(outputs[:-1].flatten(0, 1), u, out=first[n:])
+        if p.fresh:
+            first[:n].zero_()
+        else:
+            torch.mm(p.h.to(p.u.dtype), u, out=first[:n])
+    if operands is not None:
+        torch.mm(operands.flatten(0, 1), p.u[shared:].t(), out=uz[:, shared:])
+    return uz.view(p.steps, n, -1)
+
+
+def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, before: Tensor | None) -> Tensor:
+    """The gradient of U: a product over all steps and rows for each source that it is multiplied by."""
+    d_u, shared = torch.empty_like(p.u), CELLS[p.cell].shared * p.u.shape[1]
     first, d_first = cut(d_u, shared, 0), cut(d_uz, shared)
     if before is not None:
         torch.mm(d_first.flatten(0, 1).t(), before.flatten(0, 1), out=first)
