@@ -339,6 +339,48 @@ def test_noise_reaches_torch_nn_layers_too_and_a_generator_repeats_it():
         pass
 
 
+@pytest.mark.traced
+@pytest.mark.parametrize("make", [lambda: MILSTM(I, H), lambda: nn.Linear(I, H)], ids=["MILSTM", "Linear"])
+def test_a_compiled_model_is_disturbed_inside_and_clean_outside_however_often(make):
+    torch.compiler.reset()
+    model, x = make(), torch.randn(T, N, I)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+
+    def outputs(module):
+        found = module(x)
+        return found[0] if isinstance(found, tuple) else found
+
+    clean = outputs(model).detach()
+    for _ in range(3):
+        with weight_noise(model, 0.5):
+            noisy = outputs(compiled)
+            assert_close(noisy, outputs(model))
+            (grad,) = torch.autograd.grad(noisy.square().sum(), next(model.parameters()))
+            assert grad.abs().sum() > 0
+        assert (noisy - clean).abs().max() > 1e-2
+        assert_close(outputs(compiled), clean)
+
+
+def test_weights_put_in_place_for_a_call_are_disturbed_too():
+    layer, x = nn.Linear(3, 2, bias=False), torch.randn(4, 3)
+    other = {"weight": torch.randn(2, 3, requires_grad=True)}
+    with weight_noise(layer, 0.5):
+        noise = layer.weight - layer._parameters["weight"]
+        found = torch.func.functional_call(layer, other, (x,))
+    assert_close(found, x @ (other["weight"] + noise).T)
+    found.sum().backward()
+    assert other["weight"].grad is not None
+
+
+def test_a_disturbed_module_is_of_its_kind():
+    layer = MILSTM(I, H)
+    with weight_noise(layer, 0.5):
+        assert isinstance(layer, MILSTM)
+        assert (type(layer).__name__, repr(layer)) == ("MILSTM", repr(MILSTM(I, H)))
+    assert type(layer) is MILSTM
+    assert "_noise" not in vars(layer)
+
+
 # ---- zoneout and recurrent dropout ----
 
 

@@ -3,6 +3,7 @@
 Recurrent batch norm (Cooijmans et al., 2016) and layer norm as its sibling, Gaussian weight noise, zoneout and recurrent dropout.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,11 +215,25 @@ def is_weight(name: str, parameter: Tensor) -> bool:
     return name.rpartition(".")[2].startswith("weight") and parameter.dim() >= 2
 
 
-class _Guard:
-    """Stands in a module that is being disturbed: copying or pickling the module itself would keep the noise."""
+@functools.cache  # one class for all contexts: a compiled model has one more graph, for modules of this type
+def _disturbed(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+    """A module's class whose forward finds disturbed weights under these names: parameters() and state_dict() look elsewhere."""
 
-    def __reduce__(self) -> Any:
+    def reading(name: str) -> property:
+        def read(module: Any) -> Any:
+            parameter = module._parameters[name]
+            clean, noise, noisy = module._noise[name]
+            if parameter is clean and not torch.compiler.is_compiling():
+                return noisy  # added once
+            return parameter + noise  # functional_call has put another in its place, say
+
+        return property(read)
+
+    def refuse(module: nn.Module, protocol: Any) -> Any:  # a copy would keep the noise
         raise RuntimeError("weight_noise is active: leave it before copying or saving the module; its state_dict() is clean inside")
+
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__, "__reduce_ex__": refuse}
+    return type(kind.__name__, (kind,), body | {name: reading(name) for name in names})
 
 
 @contextmanager
@@ -233,7 +248,8 @@ def weight_noise(
 
     Gradients reach the clean parameters, which the optimiser, ``parameters()`` and ``state_dict()`` see all along, inside too; the
     module itself can be neither copied nor pickled there. ``pick`` says which parameters are disturbed, by name and value; by
-    default weight matrices alone, not biases or MI vectors. Weights that modules share get the same noise.
+    default weight matrices alone, not biases or MI vectors. Weights that modules share get the same noise. What is checkpointed
+    inside runs its forward pass again in ``backward()``, which then belongs inside too.
 
     >>> layer = nn.Linear(3, 2)
     >>> with weight_noise(layer, sigma=0.05):
@@ -242,25 +258,25 @@ def weight_noise(
     """
     if not (math.isfinite(sigma) and sigma >= 0):
         raise ValueError(f"weight_noise: sigma must be a finite number of at least 0, got {sigma}")
-    noisy: dict[nn.Parameter, Tensor] = {}  # one draw for a weight, however many modules share it
-    shadowed: list[tuple[nn.Module, str]] = []
+    drawn: dict[nn.Parameter, tuple[Tensor, Tensor, Tensor]] = {}  # one draw for a weight, however many modules share it
+    found: dict[nn.Module, dict[str, tuple[Tensor, Tensor, Tensor]]] = {}
+    for path, module, name, parameter in _picked(model, pick):
+        if "_noise" in vars(module):
+            raise ValueError(f"weight_noise is already active on {path}; leave the outer context first")
+        if parameter not in drawn:
+            noise = sigma * torch.randn(parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype)
+            drawn[parameter] = parameter, noise, parameter + noise
+        found.setdefault(module, {})[name] = drawn[parameter]
+    kinds = {module: type(module) for module in found}
     try:
-        for path, module, name, parameter in _picked(model, pick):
-            if name in vars(module):
-                raise ValueError(f"weight_noise is already active on {path}; leave the outer context first")
-            if parameter not in noisy:
-                noise = torch.randn(parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype)
-                noisy[parameter] = parameter + sigma * noise
-            # an attribute of the instance hides the parameter from forward alone: parameters(), state_dict() and the optimiser
-            # go on seeing the clean one
-            vars(module).setdefault("_weight_noise", _Guard())
-            vars(module)[name] = noisy[parameter]
-            shadowed.append((module, name))
+        for module, noises in found.items():
+            vars(module)["_noise"] = noises
+            module.__class__ = _disturbed(kinds[module], tuple(noises))  # type: ignore[arg-type]  # a class has a hash
         yield
     finally:
-        for module, name in shadowed:
-            del vars(module)[name]
-            vars(module).pop("_weight_noise", None)
+        for module, kind in kinds.items():
+            module.__class__ = kind
+            vars(module).pop("_noise", None)
 
 
 def _picked(model: nn.Module, pick: Callable[[str, Tensor], bool]) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
