@@ -30,6 +30,46 @@ def both_raise(type_, message, theirs, ours):
         ours()
 
 
+# ---- weights that do not fit ----
+
+REPLACED = {
+    "weight_ih_l0": (28, 6),
+    "weight_hh_l0": (20, 7),
+    "alpha_l0": (8,),
+    "bias_l0": (29,),
+    "h0": (1, 9),
+    "c0": (2, 7),
+    "weight_hh_l1_reverse": (28, 9),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
+def test_a_weight_of_another_shape_is_named_before_a_kernel_reads_it(name, backend, tokens):
+    deep = {"num_layers": 2, "bidirectional": True} if "l1" in name else {}
+    layer = MILSTM(5, 7, learn_state=True, backend=backend, **deep)
+    expected = tuple(layer.get_parameter(name).shape)
+    setattr(layer, name, nn.Parameter(torch.randn(REPLACED[name])))
+    x = torch.randint(5, (6, 3)) if tokens else torch.randn(6, 3, 5)
+    message = f"MILSTM: {name} must have shape {expected}, got {REPLACED[name]}"
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad), pytest.raises(RuntimeError, match=re.escape(message)):
+            layer(x)
+
+
+@each_kind
+def test_a_weight_of_another_shape_in_a_cell_or_a_call_is_named(kind):
+    cell, layer, x = make_cell(kind, 5, 7), make(kind, 5, 7), torch.randn(3, 5)
+    rows = cell.weight_hh.shape[0]
+    message = re.escape(f"must have shape {(rows, 7)}, got {(rows - 1, 7)}")
+    with pytest.raises(RuntimeError, match=message):
+        torch.func.functional_call(layer, {"weight_hh_l0": torch.randn(rows - 1, 7)}, (x.unsqueeze(0),))
+    cell.weight_hh = nn.Parameter(torch.randn(rows - 1, 7))
+    with pytest.raises(RuntimeError, match=message):
+        cell(x)
+
+
 # ---- constructors, as nn ----
 
 CONSTRUCTORS = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import KINDS, assert_same, gradients, hidden, make, make_cell, tensors
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.export import Dim
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -70,6 +70,21 @@ def test_compile_no_recompile_over_time(kind, backend):
     for t in (5, 6, 7, 11, 30):
         assert compiled(torch.randn(t, 2, 3))[0].shape[0] == t
     assert counter.frame_count <= 2  # the first length, and one graph for every other
+
+
+@each_kind
+@pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
+def test_compiled_training_has_one_graph_for_every_length_and_batch(kind, tokens):
+    module, counter, counts = make(kind, 3, 4), CompileCounterWithBackend("aot_eager"), []
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
+    for t, n in ((5, 2), (6, 3), (7, 4), (7, 5), (9, 70), (3, 11), (4, 12), (8, 13), (2, 14), (6, 15), (5, 900)):
+        x = torch.randint(3, (t, n)) if tokens else torch.randn(t, n, 3)
+        result, expected = compiled(x), module(x)
+        assert_same(result, expected, rtol=1e-4, atol=1e-5)
+        found, wanted = (list(gradients(module, y).values()) for y in (result, expected))
+        assert_same(found, wanted, rtol=1e-3, atol=1e-4)
+        counts.append(counter.frame_count)
+    assert len(set(counts)) == 1, "compiled once"
 
 
 @each_kind

@@ -121,7 +121,9 @@ class _Block(nn.Module):
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
         weight_ih, weight_hh = at_home([getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")])
         names = ("weight_hr", "bias_hn", "alpha", "beta1", "beta2", "bias")
-        weight_hr, bias_hn, *vectors = at_home([getattr(self, name + suffix, None) for name in names])
+        others = at_home([getattr(self, name + suffix, None) for name in names])
+        self._check_shapes(suffix, {"weight_ih": weight_ih, "weight_hh": weight_hh, **dict(zip(names, others, strict=True))}, x)
+        weight_hr, bias_hn, *vectors = others
         narrow = _autocast_dtype(x)
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
@@ -142,6 +144,13 @@ class _Block(nn.Module):
             training=self.training,
             **more,
         )
+
+    def _check_shapes(self, suffix: str, found: dict[str, Tensor | None], x: Tensor) -> None:
+        """Whoever put other weights in their place: kernels read memory by the sizes they are told."""
+        for name, shape in self._shapes(self.input_size if x.dtype in INTEGERS else x.shape[-1]):
+            tensor = found[name]
+            if tensor is not None and tensor.shape != shape:
+                raise RuntimeError(f"{type(self).__name__}: {name + suffix} must have shape {shape}, got {tuple(tensor.shape)}")
 
     def _scan(self, problem: Problem) -> Result:
         try:
@@ -500,7 +509,12 @@ class _Layer(_Block):
     def _fresh(self, n: int, like: Tensor) -> State:
         """The state a sequence begins with: learned, or zero; (layers*directions, n, size)."""
         if self.learn_state:
-            return State(*(getattr(self, part + "0").unsqueeze(1).expand(-1, n, -1) for part in self._cell.carries))
+            learned = {part + "0": getattr(self, part + "0") for part in self._cell.carries}
+            for (name, tensor), size in zip(learned.items(), self._sizes(), strict=True):
+                if tensor.shape != (len(self._names), size):
+                    expected = (len(self._names), size)
+                    raise RuntimeError(f"{type(self).__name__}: {name} must have shape {expected}, got {tuple(tensor.shape)}")
+            return State(*(tensor.unsqueeze(1).expand(-1, n, -1) for tensor in learned.values()))
         zeros = {size: like.new_zeros((len(self._names), n, size)) for size in set(self._sizes())}
         return State(*(zeros[size] for size in self._sizes()))  # one for h and c, but with a projection
 

@@ -92,12 +92,10 @@ def run(problem: Problem) -> Result:
             low, high = (int(end) for end in tokens.aminmax()) if tokens.numel() > 0 else (0, 0)
             if low < 0 or high >= p.wx.shape[0]:
                 raise IndexError(f"index out of range in self: tokens from {low} to {high} for a table of {p.wx.shape[0]} symbols")
-    step_bytes = 2 * p.state.h.shape[0] * p.u.shape[0] * p.u.element_size()
-    span = SPAN_BYTES // (step_bytes + 1) + 1
     if lean:
-        outputs, h, c = _Lean.apply(wx, tokens, x, *rest, *kind, span)  # type: ignore[no-untyped-call]
+        outputs, h, c = _Lean.apply(wx, tokens, x, *rest, *kind, SPAN_BYTES)  # type: ignore[no-untyped-call]
     else:
-        outputs, h, c, _, _ = fused.call(torch.ops.multint.cpu_forward, keep, wx, tokens, *rest, *kind, span, keep)
+        outputs, h, c, _, _ = fused.call(torch.ops.multint.cpu_forward, keep, wx, tokens, *rest, *kind, SPAN_BYTES, keep)
     return fused.result(p, outputs, h, c)
 
 
@@ -166,8 +164,9 @@ def _register() -> None:
 
 
 def _forward_fake(*args: Any) -> tuple[Tensor, ...]:
-    wx, tokens, u, _, _, h, c, *_, span, keep = args
+    wx, tokens, u, _, _, h, c, *_, span_bytes, keep = args
     t, n = (wx if tokens is None else tokens).shape[:2]
+    span = span_bytes // (2 * n * u.shape[0] * u.element_size() + 1) + 1  # as in operators.cpp
     kept = (u.new_empty((t, n, u.shape[0])), h.new_empty(((t + span - 1) // span, 1 if c is None else 2, *h.shape)))
     return (
         u.new_empty((t, *h.shape)),

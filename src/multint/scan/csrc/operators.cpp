@@ -1,5 +1,6 @@
 // How does torch reach the kernels? As operators on LibTorch's stable ABI, so one build serves every torch from 2.11 on.
-// Shapes are checked by scan/cpu.py, which also holds the fake kernels and the derivative; here only what would read out of bounds.
+// layers.py names a tensor of another shape, scan/cpu.py holds the fake kernels and the derivative; what would be read out of bounds is
+// refused here too.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -83,6 +84,18 @@ Maybe whole(const Maybe& x) { return x.has_value() ? Maybe(torch::stable::contig
 template <class T> const T* pointer(const Maybe& x) { return x.has_value() ? static_cast<const T*>(x->const_data_ptr()) : nullptr; }
 Tensor none(const Tensor& like) { return torch::stable::new_empty(like, {0}); }
 
+int64_t gates_of(CellKind cell) {
+  switch (cell) {
+    case CellKind::rnn: return 1;
+    case CellKind::lstm: return 4;
+    default: return 3;
+  }
+}
+// steps between marks, whose flows take so many bytes: found here, so that a compiled graph need not know the number of rows for it
+int64_t span_of(int64_t bytes, const Tensor& h, const Tensor& u) {
+  return bytes / (2 * h.size(0) * u.size(0) * u.element_size() + 1) + 1;
+}
+
 // the tensors of a scan, contiguous and alive as long as their pointers are used
 struct Inputs {
   Maybe wx, tokens, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c;
@@ -90,17 +103,29 @@ struct Inputs {
 
   Inputs(const Tensor& wx, const Maybe& tokens, const Tensor& u, const Tensor& vectors, const Maybe& bias_hn,
          const Tensor& h, const Maybe& c, const Maybe& lengths, const Maybe& resets, const Maybe& restart_h, const Maybe& restart_c,
-         int64_t cell, int64_t phi, int64_t span)
+         int64_t cell, int64_t phi, int64_t span_bytes, bool from_x = false)
       : wx(whole(wx)), tokens(whole(tokens)), u(whole(u)), vectors(whole(vectors)), bias_hn(whole(bias_hn)),
         h(whole(h)), c(whole(c)), lengths(whole(lengths)), resets(whole(resets)), restart_h(whole(restart_h)),
         restart_c(whole(restart_c)) {
     const bool by_token = tokens.has_value();
     scan = {static_cast<CellKind>(cell), static_cast<PhiKind>(phi),
-            (by_token ? *tokens : wx).size(0), h.size(0), h.size(1), span,
+            (by_token ? *tokens : wx).size(0), h.size(0), h.size(1), span_of(span_bytes, h, u),
             this->wx->const_data_ptr(), pointer<int64_t>(this->tokens), by_token ? wx.size(0) : 0, nullptr, nullptr, 0,
             this->u->const_data_ptr(), pointer<void>(this->vectors), pointer<void>(this->bias_hn), this->h->const_data_ptr(),
             pointer<void>(this->c), pointer<int64_t>(this->lengths), pointer<bool>(this->resets), pointer<void>(this->restart_h),
             pointer<void>(this->restart_c)};
+    const int64_t t = scan.t, n = scan.n, h_size = scan.h, gates = u.size(0);
+    STD_TORCH_CHECK(gates == h_size * gates_of(scan.cell) && u.size(1) == h_size, "U is (", gates, ", ", u.size(1), "), not gates * ", h_size,
+                    " by ", h_size);
+    STD_TORCH_CHECK(vectors.size(0) == 4 && vectors.size(1) == gates, "the vectors of Eq. 4 are not 4 by ", gates);
+    STD_TORCH_CHECK(from_x || wx.size(wx.dim() - 1) == gates, "W x has ", wx.size(wx.dim() - 1), " columns, not ", gates);
+    STD_TORCH_CHECK(by_token || wx.size(1) == n, "the input has ", wx.size(1), " rows, the state has ", n);
+    STD_TORCH_CHECK(!by_token || tokens->size(1) == n, "the tokens do not have the ", n, " rows of the state");
+    STD_TORCH_CHECK(!bias_hn.has_value() || bias_hn->numel() == h_size, "the inner bias does not have ", h_size, " values");
+    STD_TORCH_CHECK(!lengths.has_value() || lengths->numel() == n, "there are not ", n, " lengths");
+    STD_TORCH_CHECK(!resets.has_value() || resets->numel() == t * n, "there are not ", t, " by ", n, " resets");
+    for (const Maybe* state : {&c, &restart_h, &restart_c})
+      STD_TORCH_CHECK(!state->has_value() || (*state)->numel() == n * h_size, "a state is not ", n, " by ", h_size);
     for (int64_t q = 0; by_token && q < scan.t * scan.n; q++)
       STD_TORCH_CHECK(scan.tokens[q] >= 0 && scan.tokens[q] < scan.symbols, "index out of range in self: token ", scan.tokens[q],
                       " of a table of ", scan.symbols, " symbols");
@@ -110,13 +135,13 @@ struct Inputs {
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& wx, const Maybe& tokens, const Tensor& u, const Tensor& vectors, const Maybe& bias_hn,
     const Tensor& h, const Maybe& c, const Maybe& lengths, const Maybe& resets, const Maybe& restart_h, const Maybe& restart_c,
-    int64_t cell, int64_t phi, int64_t span, bool keep) {
-  const Inputs x(wx, tokens, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, span);
+    int64_t cell, int64_t phi, int64_t span_bytes, bool keep) {
+  const Inputs x(wx, tokens, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, span_bytes);
   const Scan& s = x.scan;
   Tensor outputs = torch::stable::new_empty(u, {s.t, s.n, s.h});
   Tensor h_n = torch::stable::new_empty(h, {s.n, s.h}), c_n = c.has_value() ? torch::stable::new_empty(h, {s.n, s.h}) : none(h);
   Tensor uz = keep ? torch::stable::new_empty(u, {s.t, s.n, u.size(0)}) : none(u);
-  Tensor marks = keep ? torch::stable::new_empty(h, {(s.t + span - 1) / span, c.has_value() ? 2 : 1, s.n, s.h}) : none(h);
+  Tensor marks = keep ? torch::stable::new_empty(h, {(s.t + s.span - 1) / s.span, c.has_value() ? 2 : 1, s.n, s.h}) : none(h);
   if (s.n > 0)
     kernels(u).forward({s, outputs.mutable_data_ptr(), h_n.mutable_data_ptr(), c_n.mutable_data_ptr(),
                     keep ? uz.mutable_data_ptr() : nullptr, marks.mutable_data_ptr()}, threads());
@@ -127,7 +152,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
 std::tuple<Tensor, Tensor, Tensor> layer(
     const Tensor& x, const Tensor& w, const Tensor& u, const Tensor& vectors, const Maybe& bias_hn, const Tensor& h, const Maybe& c,
     const Maybe& lengths, const Maybe& resets, const Maybe& restart_h, const Maybe& restart_c, int64_t cell, int64_t phi) {
-  Inputs all(x, std::nullopt, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, 1);
+  Inputs all(x, std::nullopt, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, 0, true);
+  STD_TORCH_CHECK(w.size(0) == u.size(0) && w.size(1) == x.size(2), "W is (", w.size(0), ", ", w.size(1), "), not ", u.size(0), " by ",
+                  x.size(2));
   const Tensor weight = torch::stable::contiguous(w);
   Scan& s = all.scan;
   s.x = s.wx, s.w = weight.const_data_ptr(), s.i = w.size(1), s.wx = nullptr;
@@ -142,8 +169,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backw
     const Tensor& d_outputs, const Tensor& d_h_n, const Tensor& d_c_n, const Tensor& uz, const Tensor& marks,
     const Tensor& wx, const Maybe& tokens, const Tensor& u, const Tensor& vectors, const Maybe& bias_hn,
     const Tensor& h, const Maybe& c, const Maybe& lengths, const Maybe& resets, const Maybe& restart_h, const Maybe& restart_c,
-    int64_t cell, int64_t phi, int64_t span) {
-  const Inputs x(wx, tokens, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, span);
+    int64_t cell, int64_t phi, int64_t span_bytes) {
+  const Inputs x(wx, tokens, u, vectors, bias_hn, h, c, lengths, resets, restart_h, restart_c, cell, phi, span_bytes);
   const Scan& s = x.scan;
   const auto like = [&](const Maybe& y) { return y.has_value() ? torch::stable::new_empty(*y, y->sizes()) : none(h); };
   Tensor d_wx = like(Maybe(wx)), d_u = like(Maybe(u)), d_vectors = like(Maybe(vectors)), d_bias_hn = like(bias_hn);
@@ -187,7 +214,7 @@ extern "C" __attribute__((visibility("default"))) void multint_limit_threads(int
 #define MULTINT_REST                                                                                                 \
   "Tensor u, Tensor vectors, Tensor? bias_hn, Tensor h, Tensor? c, Tensor? lengths, Tensor? resets, Tensor? restart_h, " \
   "Tensor? restart_c, int cell, int phi"
-#define MULTINT_SCAN "Tensor wx, Tensor? tokens, " MULTINT_REST ", int span"
+#define MULTINT_SCAN "Tensor wx, Tensor? tokens, " MULTINT_REST ", int span_bytes"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(multint, m) {
   m.def("cpu_forward(" MULTINT_SCAN ", bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
