@@ -27,6 +27,7 @@ CHECKS = {
     **{f"{cell}-{part}-lengths": {"cell": cell, "lengths": True, **PARTS[part]} for cell in CELLS for part in PARTS},
     **{f"{cell}-{part}-resets": {"cell": cell, "restart": 5, **PARTS[part]} for cell in CELLS for part in PARTS},
     **{f"{cell}-of-one": {"cell": cell, "t": 1, "n": 1, "h": 1} for cell in CELLS},
+    **{f"{cell}-of-one-features": {"cell": cell, "t": 1, "n": 1, "h": 7, "features": 3} for cell in CELLS},
     **{f"{cell}-one-row": {"cell": cell, "t": 4, "n": 1, "h": 17, "features": 3} for cell in CELLS},
     **{f"{cell}-many-rows": {"cell": cell, "t": 2, "n": 70, "h": 9, "lengths": True, "restart": 70} for cell in CELLS},
     **{f"{cell}-many-units": {"cell": cell, "t": 2, "n": 3, "h": 131, "symbols": 3} for cell in CELLS},
@@ -103,6 +104,12 @@ def narrowed(p, dtype=torch.bfloat16):
     return replace(p, **{name: getattr(p, name).to(dtype) for name in parts if getattr(p, name) is not None})
 
 
+def shared(others, results):
+    """Whether a result lies in the memory of another, or of one of the others."""
+    places = [y.untyped_storage().data_ptr() for y in results]
+    return len(set(places)) < len(places) or bool(set(places) & {y.untyped_storage().data_ptr() for y in others})
+
+
 def unwanted(grads, wanted):
     others = [field.name for field in fields(grads) if field.name not in wanted]
     return [f"gradient of {name}, which nobody wants" for name in others if getattr(grads, name) is not None]
@@ -129,7 +136,7 @@ def complaints(t=3, n=5, h=12, **options):
     if "only" in options:
         costs = [cost if end == options["only"] else None for end, cost in zip(("outputs", "h", "c"), costs, strict=True)]
     judge, expected = judged(p, costs)
-    if (reason := gpu_steps.why_not(p)) is not None:
+    if (reason := gpu_steps.why_not(problem)) is not None:
         return [f"the engine does not take it: {reason}"]
 
     ours, alone = gpu_steps.forward(p, True), gpu_steps.forward(p, False)
@@ -141,6 +148,10 @@ def complaints(t=3, n=5, h=12, **options):
         found.append(f"kept {[(tuple(y.shape), y.dtype) for y in ours.kept]}, but says {gpu_steps.kept(p)}")
     if p.recompute and any(y.shape[-1] == p.u.shape[0] > h for y in ours.kept):
         found.append("kept a value for every gate, to form it anew")
+    given = [y for y in vars(p).values() if isinstance(y, torch.Tensor)]
+    results = [y for y in (ours.outputs, ours.h, ours.c) if y is not None]
+    if shared([*given, *ours.kept], results):
+        found.append("a result is in memory of an input or of what is kept")
     if len(alone.kept) > 0:
         found.append("kept something without a gradient to come")
 
@@ -148,6 +159,8 @@ def complaints(t=3, n=5, h=12, **options):
     least = 0.1 * max(x.norm().item() for x in (*judge, *expected.values()))  # sums that cancel keep the roundings of their terms
     for name, b in expected.items():
         found += differs(f"gradient of {name}", getattr(grads, name), b, getattr(p, name), bound, least)
+        if getattr(grads, name) is not None and getattr(grads, name).storage_offset() != 0:
+            found.append(f"gradient of {name} is a part of something larger")
     found += unwanted(grads, expected)
     for name in expected if n == 5 and p.resets is not None else ["u"]:  # some checks are enough for all of them
         one = gpu_steps.backward(p, ours.kept, ours.outputs, tuple(costs), frozenset([name]))

@@ -9,7 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from interpreted import CHECKS
+
+from multint.cells import CELLS, State
+from multint.integration import Vectors
+from multint.scan import Problem, gpu_steps
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
@@ -59,3 +64,15 @@ def _first(folder):
 @pytest.mark.parametrize("name", CHECKS)
 def test_kernels_under_the_interpreter_equal_the_reference(name, report):
     assert report[name] == []
+
+
+def test_more_values_than_its_kernels_count_are_refused():
+    rows, h = gpu_steps.MOST_VALUES // 512, 512
+    u, wx = torch.empty(4 * h, h, device="meta"), torch.empty(2, rows, 4 * h, device="meta")
+
+    def why_not(n):
+        state = torch.empty(n, h, device="meta")
+        return gpu_steps.why_not(Problem(CELLS["lstm"], "general", wx[:, :n], u, Vectors(), State(state, state)))
+
+    assert "divide the batch" in why_not(rows)
+    assert "divide the batch" not in (why_not(rows - 1) or "")

@@ -172,6 +172,8 @@ def _crowded(n: int, shape: Shape, sms: int) -> str | None:
         return f"the persistent kernels need {needed} multiprocessors for {shape.h} units, this GPU has {sms}"
     waves = shape.hp <= shape.limits.cluster and (shape.stages == 1 or _few_waves(n, shape, sms))  # of clusters, to serve n rows
     if n > allowed * most and not waves:
+        if torch.compiler.is_compiling():
+            return "too many rows for the persistent kernels"  # a number in it would be one the graph is made for
         return f"the persistent kernels would take {n} rows of {shape.h} units in {-(-n // most)} slices, more than {allowed}"
     return None
 

@@ -26,6 +26,7 @@ from multint.scan.walk import Launch, Product
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNED = 8  # values: products over other widths run at half the speed or less
 OLDEST = (8, 0)  # compute capability
+MOST_VALUES = 1 << 28  # of h: a product may be cut into eight parts
 
 
 @functools.cache  # asked for at every step of a call's way, and Triton looks once too
@@ -77,6 +78,8 @@ def _too_old(device: int | None) -> str | None:
 def why_not(p: Problem) -> str | None:
     if p.u.dtype not in DTYPES:
         return f"it computes in float32, bfloat16 and float16, not in {p.u.dtype}"
+    if p.state.h.numel() >= MOST_VALUES:
+        return f"its kernels count the values of a step in 32 bits, which are enough for {MOST_VALUES - 1} of h; divide the batch"
     return missing() or too_old(p.u.device.index)
 
 
@@ -253,7 +256,7 @@ def forward(p: Inputs, keep: bool) -> Outputs:
 
 def _own(x: Tensor, size: int) -> Tensor:
     """Without the added units, in memory of its own."""
-    return x if x.shape[-1] == size else x[..., :size].contiguous()
+    return x if x.shape[-1] == size else x[..., :size].clone(memory_format=torch.contiguous_format)
 
 
 def backward(
@@ -325,7 +328,8 @@ def _carried(p: Inputs, grads: Sequence[Tensor | None]) -> tuple[Tensor, Tensor 
     """Gradients of the last h and c, in memory that the steps may change; zero where none came, all filled at once."""
     given = grads[: 1 if p.c is None else 2]
     zeros = iter(p.h.new_zeros((given.count(None), *p.h.shape)).unbind())
-    d_h, *d_c = (next(zeros) if grad is None else _begun(padded(grad, p.h.shape[1])) for grad in given)
+    # the first zeros go to c, whose gradient is handed on as it is
+    *d_c, d_h = (next(zeros) if grad is None else _begun(padded(grad, p.h.shape[1])) for grad in reversed(given))
     return d_h, d_c[0] if d_c else None
 
 
