@@ -214,6 +214,12 @@ def hooked():
     return layer
 
 
+def patched():
+    layer = nn.GRU(3, 4)
+    layer.forward = lambda x: x
+    return layer
+
+
 @pytest.mark.parametrize(
     "make, reason",
     [
@@ -221,6 +227,7 @@ def hooked():
         (parametrised, "parametrised; call torch.nn.utils.parametrize.remove_parametrizations"),
         (pruned, "weight_hh_l0 is not a plain parameter"),
         (hooked, "hooks"),
+        (patched, "forward of its own"),
         (burdened, "holds steps besides its weights"),
     ],
 )

@@ -591,6 +591,8 @@ def test_fake_tensors_take_the_shapes_of_real_ones(kind, ran):
     real = make(kind, 6, 4, num_layers=2, bidirectional=True, backend="cpu")(torch.randn(5, 3, 6))
     assert [(y.shape, y.dtype) for y in tensors(fake)] == [(y.shape, y.dtype) for y in tensors(real)]
     assert ran == ["cpu"] * 12
+    with FakeTensorMode():  # tokens have no values to look at
+        assert make(kind, 6, 4, backend="cpu")(torch.randint(6, (5, 3)))[0].shape == (5, 3, 4)
 
 
 @each_cell
@@ -1013,9 +1015,12 @@ print(left_behind(small, 4_000, 10_000), left_behind(large, 25, 20))
 
 
 def test_ten_thousand_calls_leave_no_memory_behind():
-    """A tensor forgotten by each of them would be some five megabytes, a buffer of the twenty large ones more."""
+    """A tensor forgotten by each of them would be some five megabytes, the smallest of the twenty large ones 26.
+
+    The allocator may still grow by one of ten megabytes after the warm-up.
+    """
     small, large = map(int, script(LEAK).split())
-    assert small < 1024 and large < 4096, "kB"
+    assert small < 1024 and large < 16_384, "kB"
 
 
 # ---- instruction sets ----

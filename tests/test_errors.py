@@ -70,6 +70,25 @@ def test_a_weight_of_another_shape_in_a_cell_or_a_call_is_named(kind):
         cell(x)
 
 
+@each_kind
+def test_resets_on_another_device_are_named(kind):
+    with pytest.raises(RuntimeError, match="found resets at meta and parameter tensor at cpu"):
+        make(kind, 5, 7)(torch.randn(6, 3, 5), resets=torch.zeros(6, 3, dtype=torch.bool, device="meta"))
+
+
+@unchecked()
+def test_options_of_another_kind_are_named():
+    with pytest.raises(ValueError, match="zoneout should be .* the probability of an element being kept, got 2"):
+        MILSTM(3, 4, zoneout=2)
+    with pytest.raises(TypeError, match="backend should be of type str, got: list"):
+        MILSTM(3, 4, backend=[])
+    with pytest.raises(ValueError, match="max_steps must be a whole number greater than zero, got True"):
+        Norm(max_steps=True)
+    with pytest.raises(ValueError, match="gamma must be a finite number or None, got nan"):
+        Norm(gamma=float("nan"))
+    assert MILSTM(3, 4, zoneout=[0.1, 0.2]).zoneout == (0.1, 0.2)
+
+
 # ---- constructors, as nn ----
 
 CONSTRUCTORS = [
@@ -359,7 +378,7 @@ def test_packed_tokens_out_of_range_name_the_range(kind):
 
 @each_kind
 def test_float_tokens_are_told_their_dtype(kind):
-    with pytest.raises(RuntimeError, match="tokens must have an integer dtype, this is torch.float32"):
+    with pytest.raises(RuntimeError, match="tokens must have dtype torch.int64, .*torch.uint8, this is torch.float32"):
         make(kind, 6, 5)(torch.tensor([[0.0, 3.0], [1.0, 2.0]]))
 
 

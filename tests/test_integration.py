@@ -127,6 +127,16 @@ def test_the_module_takes_whole_numbers_as_starting_values():
     assert block.alpha.dtype == torch.float32 and (block.alpha == 2).all()
 
 
+def test_a_block_built_without_memory_begins_like_any_other():
+    block = MultiplicativeIntegration([3, 4], D, alpha=2, beta=0.5, b=-1, device="meta").to_empty(device="cpu")
+    for parameter in block.parameters():
+        parameter.data.fill_(float("nan"))
+    block.reset_parameters()
+    for parameter, value in ((block.alpha, 2), (block.beta, 0.5), (block.bias, -1)):
+        assert (parameter == value).all()
+    assert all(flow.weight.abs().max() <= flow.in_features**-0.5 for flow in block.flows)
+
+
 def test_the_module_broadcasts_leading_axes_as_a_transducer_joiner_needs():
     block = MultiplicativeIntegration([3, 4], D, bias=False)
     a, c = torch.randn(2, 6, 1, 3), torch.randn(2, 1, 5, 4)

@@ -55,10 +55,11 @@ def test_orthogonal_u_in_half_precision():
     torch.testing.assert_close(u @ u.T, torch.eye(8), rtol=0, atol=0.02)
 
 
-def test_a_gate_can_have_values_of_its_own():
+def test_a_gate_can_have_values_of_its_own_and_the_others_the_default():
     layer = MILSTMCell(3, 4, start=Start(alpha={"z": 2.0}, b={"f": 1.0}))
     assert layer.bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
-    assert layer.alpha.tolist() == [0.0] * 8 + [2.0] * 4 + [0.0] * 4
+    assert layer.alpha.tolist() == [1.0] * 8 + [2.0] * 4 + [1.0] * 4
+    assert MILSTMCell(3, 1, start=Start(beta1={"f": 0.5}, beta2={})).beta1.tolist() == [1.0, 0.5, 1.0, 1.0]
 
 
 def test_the_simple_form_never_starts_dead():

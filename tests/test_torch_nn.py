@@ -367,6 +367,34 @@ def test_reparametrised_weights_are_used_and_differentiated_through(kind, wrap, 
     assert torch.allclose(tensors(result)[0], tensors(plain)[0], rtol=1e-5, atol=1e-6) is not changes
 
 
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@each_kind
+@pytest.mark.parametrize("builder", [make, make_cell], ids=["layer", "cell"])
+def test_a_parametrised_weight_is_drawn_anew_and_one_that_cannot_be_is_named(kind, builder):
+    name = "weight_hh_l0" if builder is make else "weight_hh"
+    module = builder(kind, 4, 5)
+    parametrizations.weight_norm(module, name)
+    module.mine = nn.LayerNorm(5)  # a child that is none of the layer's
+    before = getattr(module, name).detach().clone()
+    module.reset_parameters()
+    after = getattr(module, name)
+    assert not torch.equal(after, before)
+    assert after.abs().max() <= 5**-0.5 * (1 + 1e-5)
+    old = nn.utils.weight_norm(builder(kind, 4, 5), name)
+    with pytest.raises(RuntimeError, match=f"{name} is no parameter of its own"):
+        old.reset_parameters()
+
+
+@each_kind
+@pytest.mark.parametrize("builder", [make, make_cell], ids=["layer", "cell"])
+def test_autocast_leaves_doubles_alone(kind, builder):
+    module, x = builder(kind, 4, 5, dtype=torch.float64), torch.randn(2, 3, 4, dtype=torch.float64)
+    x = x if builder is make else x[0]
+    expected = module(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_same(module(x), expected)
+
+
 @each_kind
 def test_flatten_parameters_changes_nothing(kind):
     module = make(kind, 4, 5)

@@ -78,6 +78,8 @@ def why_not(module: nn.Module) -> str | None:
     extra = [name for name, value in held.items() if value is not None and name not in _expected(module)]
     if extra:
         return f"it holds {extra[0]} besides its weights, which its twin would lose; remove it first"
+    if "forward" in vars(module):
+        return "it has a forward of its own, which its twin would lose; replace it by hand"
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return "it has hooks, which its twin would lose; remove them and register them again afterwards"
     return None

@@ -170,12 +170,26 @@ class MultiplicativeIntegration(nn.Module):
             raise ValueError(f"MultiplicativeIntegration joins two or more sources, got sizes {list(sizes)}")
         if features <= 0 or min(sizes) <= 0:
             raise ValueError(f"sizes and features must be greater than zero, got {list(sizes)} and {features}")
-        self.sizes, self.features = tuple(sizes), features
-        k = len(sizes)
+        self.sizes, self.features, self.start = tuple(sizes), features, (float(alpha), float(beta), float(b))
+        k, where = len(sizes), {"device": device, "dtype": dtype}
         self.flows = nn.ModuleList(nn.Linear(n, features, bias=False, device=device, dtype=dtype) for n in sizes)
-        self.alpha = nn.Parameter(torch.full((k * (k - 1) // 2, features), float(alpha), device=device, dtype=dtype))
-        self.beta = nn.Parameter(torch.full((k, features), float(beta), device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.full((features,), float(b), device=device, dtype=dtype)) if bias else None
+        self.alpha = nn.Parameter(torch.empty((k * (k - 1) // 2, features), **where))  # type: ignore[arg-type]
+        self.beta = nn.Parameter(torch.empty((k, features), **where))  # type: ignore[arg-type]
+        self.bias = nn.Parameter(torch.empty((features,), **where)) if bias else None  # type: ignore[arg-type]
+        self._begin()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, and let the vectors begin as they began."""
+        for flow in self.flows:
+            assert isinstance(flow, nn.Linear)
+            flow.reset_parameters()
+        self._begin()
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        for parameter, value in zip((self.alpha, self.beta, self.bias), self.start, strict=True):
+            if parameter is not None:
+                parameter.fill_(value)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         if len(inputs) != len(self.sizes):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from multint import cells, start
@@ -42,10 +43,10 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def _probability(name: str, value: Any) -> float:
+def _probability(name: str, value: Any, done: str = "zeroed") -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
         raise ValueError(
-            f"{name} should be a number in range [0, 1] representing the probability of an element being zeroed, got {value!r}"
+            f"{name} should be a number in range [0, 1] representing the probability of an element being {done}, got {value!r}"
         )
     return float(value)
 
@@ -114,8 +115,21 @@ class _Block(nn.Module):
 
     def _begin(self, names: list[str]) -> None:
         for name in names:
-            base = name.partition("_l")[0]
-            start.begin(self.start, base, getattr(self, name), self._cell.gates, self.hidden_size, self.integration)
+            base, parameter = name.partition("_l")[0], getattr(self, name)
+            drawn = parameter if name in self._parameters else torch.empty_like(parameter)
+            start.begin(self.start, base, drawn, self._cell.gates, self.hidden_size, self.integration)
+            if drawn is not parameter:
+                self._begin_through(name, drawn)
+
+    @torch.no_grad()
+    def _begin_through(self, name: str, drawn: Tensor) -> None:
+        """Hand starting values to a parametrised weight."""
+        if not parametrize.is_parametrized(self, name):
+            raise RuntimeError(
+                f"{type(self).__name__}: {name} is no parameter of its own (weight_norm, prune?), so it cannot be drawn anew; "
+                "make it permanent first"
+            )
+        setattr(self, name, drawn)
 
     def _problem(self, suffix: str, x: Tensor, state: State, **more: Any) -> Problem:
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
@@ -124,7 +138,7 @@ class _Block(nn.Module):
         others = at_home([getattr(self, name + suffix, None) for name in names])
         self._check_shapes(suffix, {"weight_ih": weight_ih, "weight_hh": weight_hh, **dict(zip(names, others, strict=True))}, x)
         weight_hr, bias_hn, *vectors = others
-        narrow = _autocast_dtype(x)
+        narrow = _autocast_dtype(x, weight_ih)
         if narrow is not None:
             weight_ih, weight_hh = weight_ih.to(narrow), weight_hh.to(narrow)
             weight_hr = None if weight_hr is None else weight_hr.to(narrow)
@@ -172,12 +186,12 @@ class _Block(nn.Module):
         if x.dtype in INTEGERS:
             return
         if x.size(-1) != self.input_size:
-            hint = "" if x.dim() > 2 else f"; tokens must have an integer dtype, this is {x.dtype}"
+            hint = "" if x.dim() > 2 else f"; tokens must have dtype {', '.join(map(str, INTEGERS))}, this is {x.dtype}"
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.size(-1)} "
                 f"in shape {tuple(x.shape)}{hint}"
             )
-        if x.dtype != weight.dtype and _autocast_dtype(x) is None:
+        if x.dtype != weight.dtype and _autocast_dtype(x, weight) is None:
             raise ValueError(
                 f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). "
                 f"Convert input: input.to({weight.dtype}), or convert model: model.to({x.dtype})"
@@ -210,7 +224,7 @@ class _Block(nn.Module):
                     "Input and hidden tensors are not at the same device, "
                     f"found input tensor at {x.device} and hidden tensor at {part.device}"
                 )
-            if part.dtype != weight.dtype and _autocast_dtype(x) is None:
+            if part.dtype != weight.dtype and _autocast_dtype(x, weight) is None:
                 raise RuntimeError(
                     "Input and hidden tensors are not the same dtype, "
                     f"found input tensor with {weight.dtype} and hidden tensor with {part.dtype}. "
@@ -303,9 +317,9 @@ def _describe(hx: Any) -> str:
     return f"an object of type {type(hx).__name__}"
 
 
-def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+def _autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     kind = x.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
+    if kind == "meta" or weight.dtype == torch.float64 or not torch.is_autocast_enabled(kind):  # autocast leaves doubles alone
         return None
     return torch.get_autocast_dtype(kind)
 
@@ -340,10 +354,10 @@ class _Layer(_Block):
         self.batch_first, self.bidirectional = _flag("batch_first", batch_first), bool(bidirectional)
         self.dropout = _probability("dropout", dropout)
         self.recurrent_dropout = _probability("recurrent_dropout", recurrent_dropout)
-        pair = zoneout if isinstance(zoneout, tuple) else (zoneout,) * len(self._cell.carries)
+        pair = zoneout if isinstance(zoneout, (tuple, list)) else (zoneout,) * len(self._cell.carries)
         if len(pair) != len(self._cell.carries):
             raise ValueError(f"zoneout of {type(self).__name__} takes {len(self._cell.carries)} probabilities, got {zoneout}")
-        self.zoneout = tuple(_probability("zoneout", p) for p in pair)
+        self.zoneout = tuple(_probability("zoneout", p, "kept") for p in pair)
         self.learn_state = _flag("learn_state", learn_state)
         self.recompute = _flag("recompute", recompute)
         self.norm = Norm.chosen(norm)
@@ -378,8 +392,8 @@ class _Layer(_Block):
         for names in self._names:
             self._begin(names)
         for norm in self.children():
-            assert isinstance(norm, RecurrentNorm)
-            norm.reset_parameters()
+            if isinstance(norm, RecurrentNorm):  # others are the user's, or of a parametrisation
+                norm.reset_parameters()
         if self.learn_state:
             for part in self._cell.carries:
                 nn.init.zeros_(getattr(self, part + "0"))
@@ -500,6 +514,11 @@ class _Layer(_Block):
         if not isinstance(resets, Tensor) or resets.dtype != torch.bool:
             given = resets.dtype if isinstance(resets, Tensor) else type(resets).__name__
             raise TypeError(f"{type(self).__name__}: resets should be a bool tensor, got: {given}")
+        if resets.device != self._anchor.device:
+            raise RuntimeError(
+                "Resets and parameter tensors are not at the same device, "
+                f"found resets at {resets.device} and parameter tensor at {self._anchor.device}"
+            )
         if tuple(resets.shape) != tuple(expected):
             raise RuntimeError(f"Expected resets of shape {tuple(expected)}, one for each step, got {tuple(resets.shape)}")
         if not batched:
@@ -526,7 +545,7 @@ class _Layer(_Block):
         if x.shape[0] == 0:
             raise RuntimeError(f"Expected sequence length to be larger than 0 in {type(self).__name__}")
         weight, n = self._anchor, x.shape[1]
-        out_dtype = _autocast_dtype(x) or weight.dtype
+        out_dtype = _autocast_dtype(x, weight) or weight.dtype
         fresh = self._fresh(n, weight) if state is None or resets is not None else State(None)
         zeros = state is None and not self.learn_state
         state = fresh if state is None else state
@@ -894,7 +913,7 @@ class _SingleCell(_Block):
         batched = input.dim() == rank
         x = input if batched else input.unsqueeze(0)
         state = self._given(hx, x, batched)
-        dtype = _autocast_dtype(x) or weight.dtype
+        dtype = _autocast_dtype(x, weight) or weight.dtype
         last = self._scan(self._problem("", x.unsqueeze(0), state)).state
         parts = [
             getattr(last, part).to(dtype) if batched else getattr(last, part).squeeze(0).to(dtype) for part in self._cell.carries

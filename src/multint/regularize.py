@@ -46,8 +46,10 @@ class Norm:
             raise ValueError(f"Unknown norm {self.kind!r}. Select from 'batch' or 'layer'.")
         if self.place not in ("flows", "sum"):
             raise ValueError(f"Unknown place {self.place!r} for a norm. Select from 'flows' or 'sum'.")
-        if not isinstance(self.max_steps, int) or self.max_steps < 1:
+        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
             raise ValueError(f"Norm: max_steps must be a whole number greater than zero, got {self.max_steps}")
+        if self.gamma is not None and not math.isfinite(self.gamma):
+            raise ValueError(f"Norm: gamma must be a finite number or None, got {self.gamma}")
         if not self.eps >= 0:
             raise ValueError(f"Norm: eps must be at least 0, got {self.eps}")
         if self.momentum is not None and not 0 < self.momentum <= 1:

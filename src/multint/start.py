@@ -12,7 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-PerGate = float | Mapping[str, float]  # one value for all gates, or by gate name with 0 for those not named
+PerGate = float | Mapping[str, float]  # one value for all gates, or by gate name, with the default for those not named
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Start:
     """Starting values of a layer.
 
     Args:
-        alpha, beta1, beta2, b: a number for all gates, or a mapping by gate: ``b={"f": 1.0}`` opens an LSTM's forget gate.
+        alpha, beta1, beta2, b: a number for all gates, or a mapping by gate: ``b={"f": 1.0}`` opens an LSTM's forget gate. Gates
+            that are not named have the default.
         r_w, r_u: W ~ U(-r_w, r_w), U ~ U(-r_u, r_u). Default: 1/sqrt(hidden_size), as in torch.nn.
         r_b: b is drawn from U(b - r_b, b + r_b). Default: 0, but 1/sqrt(hidden_size) for the simple form, which from
             h = 0 and b = 0 would stay at zero for ever with no gradient for W and U.
@@ -90,9 +91,9 @@ def begin(start: Start, name: str, parameter: Tensor, gates: Sequence[str], hidd
         r = usual if r is None else r
         parameter.uniform_(-r, r)
     elif name in ("alpha", "beta1", "beta2"):
-        fill(parameter, getattr(start, name), gates)
+        fill(parameter, start, name, gates)
     elif name == "bias":
-        fill(parameter, start.b, gates)
+        fill(parameter, start, "b", gates)
         r = (usual if form == "simple" else 0.0) if start.r_b is None else start.r_b
         if r > 0:
             parameter.add_(torch.empty_like(parameter).uniform_(-r, r))
@@ -100,12 +101,14 @@ def begin(start: Start, name: str, parameter: Tensor, gates: Sequence[str], hidd
         parameter.zero_()
 
 
-def fill(parameter: Tensor, value: PerGate, gates: Sequence[str]) -> None:
+def fill(parameter: Tensor, start: Start, field: str, gates: Sequence[str]) -> None:
+    """A field's value in every gate's part of a vector; Start's own where it names other gates."""
+    value: PerGate = getattr(start, field)
     if isinstance(value, Mapping):
         unknown = sorted(set(value) - set(gates))
         if unknown:
             raise ValueError(f"Start names gate {unknown[0]!r}; this cell has {', '.join(map(repr, gates))}")
         for gate, part in zip(gates, parameter.chunk(len(gates)), strict=True):
-            part.fill_(value.get(gate, 0.0))
+            part.fill_(value.get(gate, getattr(Start, field)))
     else:
         parameter.fill_(value)

@@ -42,6 +42,8 @@ def backends() -> dict[str, str | None]:
 
 
 def check_backend(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"backend should be of type str, got: {type(name).__name__}")
     if name != "auto" and name not in BACKENDS:
         raise ValueError(f"Unknown backend {name!r}. Select from {', '.join(map(repr, ('auto', *BACKENDS)))}.")
     return name

@@ -88,7 +88,8 @@ def run(problem: Problem) -> Result:
     elif tokens is not None:
         if fused.few_tokens(p):
             wx, tokens = p.flow(), None
-        elif not torch.compiler.is_compiling():  # the kernel looks too, but before torch 2.13 its error would end the process
+        elif not torch.compiler.is_compiling() and not _fake(tokens):
+            # the kernel looks too, but before torch 2.13 its error would end the process
             low, high = (int(end) for end in tokens.aminmax()) if tokens.numel() > 0 else (0, 0)
             if low < 0 or high >= p.wx.shape[0]:
                 raise IndexError(f"index out of range in self: tokens from {low} to {high} for a table of {p.wx.shape[0]} symbols")
@@ -97,6 +98,15 @@ def run(problem: Problem) -> Result:
     else:
         outputs, h, c, _, _ = fused.call(torch.ops.multint.cpu_forward, keep, wx, tokens, *rest, *kind, SPAN_BYTES, keep)
     return fused.result(p, outputs, h, c)
+
+
+def _fake(x: Tensor) -> bool:
+    """Whether a tensor has no values, but a shape."""
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return False
+    from torch._subclasses.fake_tensor import is_fake
+
+    return is_fake(x)
 
 
 def _product(x: Float[Tensor, "t n i"], weight: Float[Tensor, "gh i"], keep: bool) -> Float[Tensor, "t n gh"]:
