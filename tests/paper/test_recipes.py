@@ -155,6 +155,22 @@ def test_a_setting_inside_may_be_called_by_its_own_name():
     assert overrides.spelled(recipes.DEMO_MILSTM, [" lr = 0.5", "hidden=3"]) == ("schedule.lr=0.5", "hidden=3")
 
 
+def test_a_value_the_recipe_has_already_is_no_change():
+    hidden, lr = recipes.DEMO_MILSTM.hidden, recipes.DEMO_MILSTM.schedule.lr
+    assert overrides.effective(recipes.DEMO_MILSTM, [f"hidden={hidden}", f"lr={lr}"]) == ()
+    assert overrides.effective(recipes.DEMO_MILSTM, ["lr=0.5", f"hidden={hidden}"]) == ("schedule.lr=0.5",)
+    assert overrides.effective(recipes.DEMO_MILSTM, ["hidden=3", f"hidden={hidden}"]) == ()
+
+
+@pytest.mark.parametrize("name", ["enwik8", "text8", "text8-74M"])
+def test_a_text_called_like_a_corpus_is_not_that_corpus(name, home, text):
+    file = text.with_name(name)
+    file.write_bytes(text.read_bytes())
+    job = experiments.job("charlm", 0, [], file, False, None, "fp32")
+    assert job.name == f"charlm/{name}-text-milstm"
+    assert job.name not in experiments.RECIPES
+
+
 def test_keys_lists_settings_inside_settings():
     names = overrides.keys(recipes.DEMO_MILSTM)
     assert "schedule.halve_after" in names and "start.orthogonal" in names and "schedule" not in names

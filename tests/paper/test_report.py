@@ -306,6 +306,60 @@ def test_mi_behind_its_twin_is_shown_as_such(tmp_path):
     assert "✗ MI behind" in report.markdown(tmp_path)
 
 
+def test_a_text_of_the_users_fills_no_row_whatever_it_is_called(tmp_path):
+    own = {"corpus": "enwik8", "text": True, "as_bytes": True}
+    rows = [record("charlm/enwik8-milstm", 0.1, **own), record("charlm/enwik8-lstm", 0.2, **own)]
+    text = report.markdown(write(tmp_path, rows))
+    assert "✓ better" not in text and "✓ met" not in text
+    assert "### MI and its additive twin" not in text
+    others = text.partition("### Other runs")[2].partition("###")[0]
+    assert "| charlm/enwik8-lstm | 0.200 | charlm/enwik8-milstm | 0.100 | −0.100 | — | ✓ MI ahead |" in others
+
+
+DIFFERENT = [
+    {"data": "sha256:11"},
+    {"as_bytes": True},
+    {"precision": "bf16"},
+    {"config": {"hidden": 9}},
+    {"config": {"nonlinearity": "identity"}},
+]
+
+
+@pytest.mark.parametrize("other", DIFFERENT, ids=lambda other: str(*other.items()))
+def test_runs_on_other_data_or_of_other_models_are_no_twins(tmp_path, other):
+    own = {"corpus": "tale.txt", "text": True, "config": {"start": {"alpha": 1.0}}}
+    twins = [record("charlm/tale-lstm", 2.0, **own), record("charlm/tale-milstm", 1.9, **own)]
+    assert "✓ MI ahead" in report.markdown(write(tmp_path, twins))
+    strangers = [twins[0], record("charlm/tale-milstm", 1.9, **{**own, **other})]
+    text = report.markdown(write(tmp_path, strangers))
+    assert "✓ MI ahead" not in text and text.count("no twin run") == 2
+
+
+def test_a_seed_on_other_data_is_not_the_same_seed_again(tmp_path):
+    rows = [record("charlm/tale-lstm", 2.0 + k, corpus="tale.txt", data=f"sha256:{k}") for k in range(2)]
+    assert len(gather(read(write(tmp_path, rows)).runs)[0]) == 2
+
+
+def test_what_is_only_said_of_a_recipe_does_not_part_its_seeds(tmp_path):
+    rows = [
+        record("charlm/demo-lstm", 2.0, seed, "python-docs", config={"note": f"{seed}", "cite": f"{seed}"}) for seed in range(3)
+    ]
+    (group,) = gather(read(write(tmp_path, rows)).runs)[0]
+    assert len(group.runs) == 3
+
+
+def test_settings_have_lines_of_their_own_in_a_chart(tmp_path):
+    rows = [
+        record("charlm/tale-milstm", 2.0, 0, "tale.txt", changed=changed, curve=f"curves/{k}.csv", run=f"run-{k}")
+        for k, changed in enumerate((["hidden=9"], ["hidden=9", "start.beta1=0.5"]))
+    ]
+    (chart,) = drawing.charts(against.look(write(tmp_path, rows)))
+    assert [g["recipe"] for g in chart["groups"]] == [
+        "charlm/tale-milstm; with hidden=9",
+        "charlm/tale-milstm; with hidden=9, start.beta1=0.5",
+    ]
+
+
 # --- records that are not as they should be ---
 
 
@@ -779,16 +833,18 @@ def test_brief_leaves_out_what_was_not_run(results):
 def test_a_trial_is_no_result(tmp_path):
     """It has a line among trials, which says what was changed; it fills no row, is nobody's twin, and a README does not have it."""
     stand_in = {"corpus": "text8-74M", "stands_for": "text8"}
-    trial = {"changed": ["schedule.updates=9"], "config": {"trial": 1}, **stand_in}
+    trial = {"changed": ["schedule.updates=9"], "config": {"schedule": {"lr": 0.001, "updates": 9}}, **stand_in}
     rows = [record("charlm/text8-74M-lstm", 2.9, **trial), record("charlm/text8-74M-milstm", 2.7, **trial)]
-    better = trial | {"changed": ["schedule.updates=9", "schedule.lr=0.1"], "config": {"trial": 2}}
+    better = trial | {"changed": ["schedule.updates=9", "schedule.lr=0.1"], "config": {"schedule": {"lr": 0.1, "updates": 9}}}
     rows += [record("charlm/text8-74M-milstm", 2.6, **better), record("charlm/text8-74M-milstm", 1.5, **stand_in)]
     write(tmp_path, rows)
     whole, brief = report.markdown(tmp_path), report.markdown(tmp_path, brief=True)
     trials = whole.partition("### Trials")[2].partition("###")[0]
     where = "| charlm/text8-74M-milstm | text8-74M (stand-in for text8) | schedule.updates=9"
     assert f"{where}, schedule.lr=0.1 | BPC ↓ | 2.650 | 2.600 | 1 (0) |" in trials
-    assert f"{where} | BPC ↓ | 2.750 | 2.700 |" in trials and trials.index("2.650") < trials.index("2.750"), "best first"
+    assert f"{where}, schedule.lr=0.001 | BPC ↓ | 2.750 | 2.700 |" in trials and trials.index("2.650") < trials.index("2.750"), (
+        "best first"
+    )
     assert "text8-74M-lstm" not in trials, "its recipe was not run otherwise"
     assert "| ↳ LSTM, stand-in | BPC ↓ | — | 2.900 |" in whole and "the recipe with schedule.updates=9 |" in whole
     assert "MI ahead" not in whole and "| ↳ MI-LSTM, stand-in | BPC ↓ | — | 1.500 |" in brief
@@ -810,7 +866,7 @@ def test_a_chart_has_trials_only_of_what_has_no_whole_run(tmp_path):
     (chart,) = drawing.charts(against.look(write(tmp_path, rows)))
     assert [(g["recipe"], [r["run"] for r in g["runs"]]) for g in chart["groups"]] == [
         ("charlm/text8-milstm", ["run-0"]),
-        ("charlm/text8-lstm", ["run-2"]),
+        ("charlm/text8-lstm; with batch=9", ["run-2"]),
     ]
 
 
@@ -834,7 +890,7 @@ def test_a_form_that_the_name_does_not_say_is_a_change(tmp_path):
     ]
     text = report.markdown(write(tmp_path, rows))
     assert "| charlm/enwik8-lstm | 1.475 | charlm/enwik8-milstm | 1.495 | +0.020 |" in text
-    assert "| charlm/enwik8-milstm | enwik8 | integration=additive |" in text.partition("### Trials")[2]
+    assert "| charlm/enwik8-milstm | enwik8 | integration=additive, schedule.lr=0.001 |" in text.partition("### Trials")[2]
     assert "| tale | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.100 |" in text, "the name says it"
 
 

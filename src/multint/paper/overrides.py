@@ -7,6 +7,7 @@ right ones.
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -36,6 +37,13 @@ def spelled(recipe: Any, changes: Iterable[str]) -> tuple[str, ...]:
         known = key.strip() in keys(recipe) or len(inside) != 1
         out.append(f"{key.strip() if known else inside[0]}={text.strip()}")
     return tuple(out)
+
+
+def effective(recipe: Any, changes: Iterable[str]) -> tuple[str, ...]:
+    """The changes, spelled out, that leave the recipe another one: a value it has already is no change."""
+    after = apply(recipe, changes)
+    last = {change.partition("=")[0]: change for change in spelled(recipe, changes)}
+    return tuple(change for key, change in last.items() if attrgetter(key)(recipe) != attrgetter(key)(after))
 
 
 def apply(recipe: T, changes: Iterable[str]) -> T:

@@ -17,6 +17,7 @@ from multint.paper.numbers import metric
 
 RECORDS = "runs.jsonl"
 MOST_BINS = 10_000  # of a histogram; more is no histogram
+SAID = ("cite", "note", "paper")  # entries of a configuration that no run depends on
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Run:
     epochs: float | None = None
     ended: str | None = None
     changed: Sequence[str] = ()
+    text: bool = False  # a text of the user's, whatever it is called
+    as_bytes: bool = False  # read so, not as characters
     seconds: float | None = None
     chars_per_second: float | None = None
     shared: int = 1  # runs on the device at the time, this one among them
@@ -195,8 +198,7 @@ def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
     found: dict[tuple[str, ...], dict[Any, Run]] = {}
     warnings = []
     for place, run in enumerate(runs):
-        setting = json.dumps({k: v for k, v in run.config.items() if k != "seed"}, sort_keys=True, default=str)
-        key = (run.recipe, run.corpus, str(run.stands_for), run.metric, run.split, str(run.precision), setting)
+        key = (run.recipe, *same_data(run), run.metric, run.split, settings(run.config, but=("seed",)))
         seeds = found.setdefault(key, {})
         seed = ("unseeded", place) if run.seed is None else run.seed
         if seed in seeds:
@@ -206,6 +208,17 @@ def gather(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
         seeds[seed] = run
     ordered = (sorted(seeds.values(), key=lambda run: -1 if run.seed is None else run.seed) for seeds in found.values())
     return sorted((Group(tuple(runs)) for runs in ordered), key=lambda group: group.runs[0].recipe), warnings
+
+
+def same_data(run: Run) -> tuple[str, ...]:
+    """What two runs must share to be compared: the symbols they saw, and the precision they were trained in."""
+    return run.corpus, str(run.stands_for), str(run.data), str(run.as_bytes), str(run.precision)
+
+
+def settings(config: Mapping[str, Any], but: Sequence[str] = ()) -> str:
+    """A configuration in one spelling, without what is only said about it and without some settings."""
+    kept = {key: value for key, value in flat(config).items() if key not in (*SAID, *but)}
+    return json.dumps(kept, sort_keys=True)
 
 
 def chosen(groups: Sequence[Group]) -> Group | None:
@@ -334,7 +347,7 @@ def _typed(key: str, value: Any) -> Any:
         return int(value) if number and abs(value) < 1e18 else None
     if key == "shared":
         return int(value) if number and 1 <= value < 1e18 else None
-    if key == "dirty":
+    if key in ("dirty", "text", "as_bytes"):
         return value if isinstance(value, bool) else None
     if key in ("history", "changed"):
         return tuple(value) if isinstance(value, list) else None

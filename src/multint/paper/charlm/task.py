@@ -31,7 +31,7 @@ from multint.paper.charlm.model import MI, CharModel, parameters, sample
 from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES, CharLM
 from multint.paper.engine import Schedule, Sum
 from multint.paper.metrics import bpc
-from multint.paper.overrides import RecipeError, apply, spelled
+from multint.paper.overrides import RecipeError, apply, effective
 from multint.paper.runs import Progress, Run, RunError, digest, environment, read_json
 
 SYMBOLS = {"ptb-a": 50, "ptb-b": 50, "text8": 27, "text8-74M": 27, "enwik8": 205}  # known before the corpus is here
@@ -83,18 +83,21 @@ def job(
     if text is not None:
         name = name if name == "charlm" else full(name, recipes)
         base = DEMO_MILSTM if name == "charlm" else recipes[name]
-        recipe = apply(replace(base, corpus=text.name, cite="", paper=None, note="a text of the user's"), changes)
+        own = replace(base, corpus=text.name, cite="", paper=None, note="a text of the user's")
+        recipe = apply(own, changes)
         check(recipe)
         corpus = prepare_text(text, data, as_bytes)
         model = recipe.cell if recipe.integration == "additive" else f"mi{recipe.cell}"
-        name, changed = f"{name.partition('/')[0]}/{text.stem}-{model}", spelled(recipe, changes)
-        return Job(name, recipe, seed, precision, corpus, changed, str(text.resolve()), as_bytes)
+        name = f"{name.partition('/')[0]}/{text.stem}-{model}"
+        if name in recipes:  # a file that is called like a corpus is not that corpus
+            name = f"{name.partition('/')[0]}/{text.stem}-text-{model}"
+        return Job(name, recipe, seed, precision, corpus, effective(own, changes), str(text.resolve()), as_bytes)
     if name == "charlm":
         raise RecipeError("train charlm needs --text FILE; recipes with a corpus of their own: multint recipes")
     name = full(name, recipes)
     recipe = apply(recipes[name], changes)
     check(recipe)
-    return Job(name, recipe, seed, precision, prepare(recipe.corpus, data), spelled(recipe, changes))
+    return Job(name, recipe, seed, precision, prepare(recipe.corpus, data), effective(recipes[name], changes))
 
 
 def settings(recipe: CharLM) -> dict[str, Any]:
@@ -328,6 +331,7 @@ def make_record(job: Job, progress: Progress, scores: dict[str, float], size: in
         "epochs": progress.epoch,
         "ended": progress.done,
         "changed": list(job.changed),
+        **({} if job.text is None else {"text": True, "as_bytes": job.as_bytes}),
         "seconds": round(progress.seconds, 1),
         "chars_per_second": round(characters / max(progress.seconds, 1e-9)),
         "config": job.config["settings"],

@@ -42,6 +42,8 @@ def look(results: Path) -> View:
 def rows_of(run: Run) -> tuple[Row, ...]:
     """The rows a run repeats. On a stand-in or a variant a recipe is named after it: text8-74M-milstm repeats text8-milstm."""
     home = run.recipe
+    if run.text:
+        return ()  # whatever the file is called
     if run.stands_for:
         home = home.replace(run.corpus, run.stands_for)
     elif run.corpus in VARIANTS:

@@ -70,7 +70,8 @@ def charts(view: View) -> list[dict[str, Any]]:
         chart = charts.setdefault(
             (corpus, unit), {"title": f"{corpus}: {unit} over training", "name": corpus, "unit": unit, "groups": {}, "marks": {}}
         )
-        chart["groups"].setdefault(run.recipe, []).append({"run": run.run, "seed": run.seed, **_series(points)})
+        label = "; with ".join(filter(None, (run.recipe, against.changed(run))))
+        chart["groups"].setdefault(label, []).append({"run": run.run, "seed": run.seed, **_series(points)})
         for row in rows_of(run):
             if row.value is not None and against.fills(PANELS[row.panel], run):
                 chart["marks"].setdefault((row.value, printed(row)), []).append(row.model)

@@ -1,10 +1,11 @@
 """Tables 1 and 2 beside our runs, twins side by side, and what it all cost."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from multint.paper.numbers import ALPHAS, BETAS, PANELS, VARIANTS, Row, grid, metric, printed, verdict
-from multint.paper.records import Group, Run, chosen, differences
+from multint.paper.records import SAID, Group, Run, chosen, differences, flat, same_data, settings
 from multint.paper.report import against, spelling
 from multint.paper.report.against import Standing, View, additive, rows_of
 from multint.paper.report.markup import Cell, Table
@@ -25,7 +26,7 @@ def paper_tables(view: View, brief: bool = False) -> list[Table]:
     found.append(_twin_table("MI and its additive twin", note, of_rows, of_rows, alone=False))
     note = "Runs that belong to no row of the paper, beside their twins."
     found.append(_twin_table("Other runs", note, others, view.groups, alone=True))
-    return found if brief else [*found, _trial_table(view.trials)]
+    return found if brief else [*found, _trial_table(view)]
 
 
 def account_tables(view: View) -> list[Table]:
@@ -192,7 +193,7 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
     picks: dict[tuple[str, ...], list[Group]] = {}
     for group in among:
         run = group.one
-        same = (run.corpus, str(run.stands_for), run.metric, run.split, against.changed(run))
+        same = (*same_data(run), run.metric, run.split, against.changed(run), _setting(run))
         picks.setdefault((run.recipe, *same), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
     twins = {key: (str(additive(key[0])), *key[1:]) for key in best if additive(key[0])}
@@ -206,6 +207,12 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
         elif alone and key not in taken:
             rows.append(_twin_row(None, group) if key in twins else _twin_row(group, None))
     return Table(title, note, header, tuple(rows))
+
+
+def _setting(run: Run) -> str:
+    """What twins on a user's text share, whose recipes do not say it: all but the form, its starting values and the rate."""
+    form = ("integration", "start.alpha", "start.beta1", "start.beta2", "schedule.lr")
+    return settings(run.config, but=("seed", *form)) if run.text else ""
 
 
 def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
@@ -243,17 +250,18 @@ def _absent() -> tuple[Cell, Cell]:
     return Cell("not run", "none"), Cell(NONE, "none")
 
 
-def _trial_table(trials: Sequence[Group]) -> Table:
+def _trial_table(view: View) -> Table:
     """What was tried, recipe by recipe, the best on validation first."""
+    whole = {group.one.recipe: group.one.config for group in reversed(view.groups) if not against.changed(group.one)}
     header = ("Recipe", "Corpus", "Changed", "Metric", "Validation", "Test", "Seeds", "Updates", "Time", "Device time")
     rows = []
-    for group in sorted(trials, key=_by_validation):
+    for group in sorted(view.trials, key=_by_validation):
         run, how = group.one, metric(group.one.metric)
         rows.append(
             (
                 Cell(run.recipe, "head"),
                 Cell(spelling.corpus(run.corpus, run.stands_for), "name"),
-                Cell(", ".join(map(str, run.changed)), "note"),
+                Cell(_tried(whole[run.recipe], run), "note"),
                 Cell(spelling.arrow(how), "unit"),
                 Cell(spelling.raw(group.valid, how.digits + 1), "number"),
                 Cell(ours(group), "number"),
@@ -263,10 +271,20 @@ def _trial_table(trials: Sequence[Group]) -> Table:
             )
         )
     note = (
-        "Recipes that were run as they stand, here with something changed: rates, and other settings before they were chosen. "
+        "Recipes that were run as they stand, here with something else, named as it differs from that run: rates, and other "
+        "settings before they were chosen. "
         "Choices are made by validation results. No row, no twin and no chart has a trial."
     )
     return Table("Trials", note, header, tuple(rows))
+
+
+def _tried(whole: Mapping[str, Any], run: Run) -> str:
+    """In what a trial differs from the recipe's run as it stands, which may have been written anew since; then the rate."""
+    rate = {key: value for key, value in flat(run.config).items() if key == "schedule.lr"}
+    others = {key: values[1] for key, values in differences([whole, run.config]).items() if key not in ("seed", *rate, *SAID)}
+    if not others:
+        return ", ".join(map(str, run.changed))
+    return ", ".join(f"no {key}" if value == NONE else f"{key}={value}" for key, value in (others | rate).items())
 
 
 def _by_validation(group: Group) -> tuple[str, float]:
