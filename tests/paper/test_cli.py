@@ -1,6 +1,10 @@
 """The commands as a person types them: what they print, and one line with exit code 2 for what can be got wrong."""
 
+import errno
+import fcntl
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +73,46 @@ def test_the_demo_trains_twins_prints_both_and_writes_the_report(home):
 def test_recipes_are_listed_with_their_rows():
     out = call("recipes").output
     assert "exploratory/ptb-mirnn" in out and "4,407,346" in out and "paper 1.39" in out
+
+
+def test_a_finished_run_is_put_among_other_results_once(text):
+    trained(text)
+    for _ in range(2):
+        assert call("train", "charlm", "--text", text, "--device", "cpu", *SET, "--results", "elsewhere").exit_code == 0
+    (line,) = Path("elsewhere/runs.jsonl").read_text().splitlines()
+    assert json.loads(line) == records()[0]
+    assert (Path("elsewhere") / records()[0]["curve"]).exists()
+
+
+def test_a_full_disk_is_one_line(text, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    call("train", "charlm", "--text", text, "--device", "cpu", *SET)  # which prepares the text
+    monkeypatch.setattr(os, "fsync", full)
+    done = call("train", "charlm", "--text", text, "--device", "cpu", *SET, "--seed", 1)
+    assert done.exit_code == 2
+    assert "cannot write runs/" in done.output and "No space left on device" in done.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "demo-lstm", "--devices", "0"],
+        ["train", "demo-lstm", "--devices=-1"],
+        ["train", "demo-lstm", "--nodes", "0"],
+        ["train", "demo-lstm", "--seed", str(2**70)],
+        ["train", "demo-lstm", "--seed=-1"],
+        ["sample", "nowhere", "--length=-5"],
+        ["sample", "nowhere", "--temperature", "nan"],
+        ["sample", "nowhere", "--seed", str(2**70)],
+        ["train", "demo-lstm", "--set", "dropout=nan"],
+        ["train", "demo-lstm", "--set", "carry=true", "--set", "reset_every=0"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_out_of_range_are_refused(home, words):
+    assert call(*words).exit_code == 2
 
 
 def test_the_same_command_again_does_not_train_again(text):
@@ -187,6 +231,30 @@ def test_a_sweep_that_runs_out_of_time_stops_its_runs_and_the_same_command_conti
     assert done.output.strip().splitlines()[-1] == "multint: 2 of 2 runs are not finished; the same command continues them"
     (run,) = {p.parent for p in Path("runs").rglob("config.json")}
     assert "stopped at update" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_sweep_asked_to_end_asks_its_runs_and_waits_for_them(text, number):
+    words = ["sweep", "charlm", "--text", text, "--seeds", "0,1,2", "--jobs", "2", "--device", "cpu", *SET]
+    words = [sys.executable, "-m", "multint.paper", *map(str, words), "--set", "schedule.updates=100000"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as sweep:
+        until = time.monotonic() + 120
+        while len({path.parent for path in Path("runs").rglob("0*.safetensors")}) < 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        sweep.send_signal(number)
+        said = sweep.communicate(timeout=60)[1]
+    assert sweep.returncode == 75, said
+    assert said.strip().splitlines()[-1] == "multint: 3 of 3 runs are not finished; the same command continues them"
+    assert said.count("stopped at update") == 2 and "[3/3] not begun" in said
+    for folder in (path.parent for path in Path("runs").rglob("config.json")):
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it any more
+
+
+def test_a_sweep_with_a_wrong_value_begins_nothing(text):
+    done = call("sweep", "charlm", "--text", text, "--grid", "lr=0.01,abc", "--device", "cpu", *SET)
+    assert done.exit_code == 2 and "schedule.lr='abc'" in done.output
+    assert not Path("runs").exists()
 
 
 def test_points_cross_every_axis_with_every_seed():

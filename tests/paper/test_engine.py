@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -444,3 +445,43 @@ def test_a_process_that_joins_a_run_keeps_its_own_generator():
     saved, own = torch.arange(6).reshape(2, 3), torch.tensor([7, 8, 9])
     found = [engine._Fit._row(SimpleNamespace(rank=rank), saved, own).tolist() for rank in range(3)]
     assert found == [[0, 1, 2], [3, 4, 5], [7, 8, 9]]
+
+
+# ---- checkpoints that are not as they were written ----
+
+
+def kept_run(tmp_path):
+    """A run with checkpoints of updates 1 and 2."""
+    run = Run(tmp_path, "made-up", {"hidden": 3})
+    with run:
+        for update in (1, 2):
+            run.save_last({"model.w": torch.full((2,), float(update))}, Progress(update=update, lr=0.008))
+    return run
+
+
+@pytest.mark.parametrize("old, new", [(b"0.008", b"0.009"), (b'"lr', b'"rl'), (b"made-up", b"made-ip")])
+def test_a_checkpoint_whose_account_was_altered_is_refused_and_the_one_before_is_used(tmp_path, old, new, capsys):
+    run = kept_run(tmp_path)
+    newest = run.checkpoints / "000000002.safetensors"
+    assert old in newest.read_bytes()
+    newest.write_bytes(newest.read_bytes().replace(old, new))
+    tensors, progress = run.load_last()
+    assert progress.update == 1 and tensors["model.w"].tolist() == [1.0, 1.0]
+    assert "refused" in capsys.readouterr().err
+
+
+def test_the_best_weights_are_found_in_the_checkpoint_of_their_update(tmp_path):
+    run = kept_run(tmp_path)
+    assert run.load_best(2)[0]["model.w"].tolist() == [2.0, 2.0]
+    (run.checkpoints / "best.safetensors").write_bytes(b"torn")
+    assert run.load_best(1)[0]["model.w"].tolist() == [1.0, 1.0]
+    with pytest.raises(RunError, match="its weights are nowhere else; delete .*made-up and train again"):
+        run.load_best(3)
+
+
+def test_a_log_on_a_full_disk_is_an_error_of_one_line(tmp_path):
+    run = kept_run(tmp_path)
+    run.log_file = run.curve = Path("/dev/full")
+    for write in (lambda: run.log("a line"), lambda: run.add_row({"update": 1})):
+        with pytest.raises(RunError, match="cannot write /dev/full: No space left on device; make room and run the same"):
+            write()

@@ -272,6 +272,9 @@ def test_more_than_256_symbols_take_two_bytes(data):
     as_bytes = prepare_text(data / "hanzi.txt", as_bytes=True)
     assert as_bytes.train.dtype == np.uint8 and len(as_bytes.train) == 2700
     assert as_bytes.decode(as_bytes.encode(text[:5])) == text[:5] and as_bytes.decode(as_bytes.train[:4]) == text[0] + "\ufffd"
+    pieces = list(as_bytes.decoded(as_bytes.encode(text[:2]).tolist()))
+    assert "".join(pieces) == text[:2] and pieces == ["", "", text[0], "", "", text[1], ""], "whole characters, as they come"
+    assert "".join(as_bytes.decoded(as_bytes.train[:4].tolist())) == text[0] + "\ufffd"
 
 
 def test_a_file_that_changes_is_prepared_anew(data):

@@ -142,6 +142,11 @@ def test_overrides_reach_every_setting_and_keep_its_type():
         ("schedule.updates=0", "updates must be greater than zero, got 0"),
         ("schedule.evaluate_every=0", "evaluate_every must be greater than zero"),
         ("schedule.betas=0.9", "betas must be two numbers"),
+        ("dropout=2", "dropout='2': dropout must be a number from 0 to 1, got 2.0"),
+        ("dropout=nan", "dropout must be a number from 0 to 1, got nan"),
+        ("reset_every=0", "reset_every must be greater than zero, got 0"),
+        ("evaluation_streams=0", "evaluation_streams must be greater than zero, got 0"),
+        ("batch=-3", "batch must be greater than zero, got -3"),
     ],
 )
 @unchecked()
@@ -176,7 +181,7 @@ def test_keys_lists_settings_inside_settings():
     assert "schedule.halve_after" in names and "start.orthogonal" in names and "schedule" not in names
 
 
-NO_MODEL = ["integration=product", "cell=transformer", "hidden=0", "layers=-1", "nonlinearity=gelu", "dropout=2"]
+NO_MODEL = ["integration=product", "cell=transformer", "hidden=0", "layers=-1", "nonlinearity=gelu"]
 
 
 @pytest.mark.parametrize("change", NO_MODEL)
@@ -185,6 +190,19 @@ def test_settings_no_layer_takes_are_named_before_data_is_read(change, home, tex
     for name, file in (("ptb-mirnn", None), ("charlm", text)):
         with pytest.raises(RecipeError, match="no model of these settings"):
             experiments.job(name, 0, [*cell, change], file, False, None, "fp32")
+
+
+def test_a_rate_that_ends_training_at_once_is_named(home, text):
+    with pytest.raises(
+        RecipeError, match="schedule.lr=5e-06 is below schedule.min_lr=1e-05, where training ends; set that lower too"
+    ):
+        experiments.job("charlm", 0, ["lr=5e-6"], text, False, None, "fp32")
+    experiments.job("charlm", 0, ["lr=5e-6", "min_lr=1e-6"], text, False, None, "fp32")
+
+
+def test_an_unknown_cell_lists_those_there_are(home, text):
+    with pytest.raises(RecipeError, match="no cell 'gruu'; there are rnn, lstm, gru, mrnn, mlstm, second-order"):
+        experiments.job("charlm", 0, ["cell=gruu"], text, False, None, "fp32")
 
 
 def test_an_unknown_recipe_lists_those_there_are(home):

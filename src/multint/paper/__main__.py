@@ -15,6 +15,9 @@ import click
 from multint.paper.overrides import RecipeError
 from multint.paper.runs import Progress, RunError, Stopped, read_json
 
+SEED = click.IntRange(0, 2**32 - 1)
+COUNT = click.IntRange(min=1)
+
 
 class OneLine(click.Group):
     """Turns our own errors into one line and exit code 2, or that of a run that was asked to stop."""
@@ -112,9 +115,9 @@ def recipes() -> None:
 
 @main.command()
 @click.argument("recipe")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--devices", default=1, show_default=True, help="Processes on this machine (torchrun sets its own).")
-@click.option("--nodes", default=1, show_default=True)
+@click.option("--seed", default=0, show_default=True, type=SEED)
+@click.option("--devices", default=1, show_default=True, type=COUNT, help="Processes on this machine (torchrun sets its own).")
+@click.option("--nodes", default=1, show_default=True, type=COUNT)
 @options("set", "text", "bytes", "data", "runs", "results", "device", "precision")
 def train(
     recipe: str,
@@ -163,10 +166,10 @@ def evaluate(run: Path, data: Path | None, device: str) -> None:
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="", help="Text to begin with.")
-@click.option("--length", default=400, show_default=True)
-@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0))
-@click.option("--top-k", type=click.IntRange(min=1))
-@click.option("--seed", default=0, show_default=True)
+@click.option("--length", default=400, show_default=True, type=click.IntRange(min=0))
+@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(0, 1e6))
+@click.option("--top-k", type=COUNT)
+@click.option("--seed", default=0, show_default=True, type=SEED)
 @options("data")
 def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int | None, seed: int, data: Path | None) -> None:
     """Write text with a trained model, as it comes."""
@@ -184,7 +187,7 @@ def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int |
 @click.argument("recipe", nargs=-1, required=True)
 @click.option("--grid", multiple=True, metavar="KEY=A,B,C", help="Values of one setting; several grids are crossed.")
 @click.option("--seeds", default="0", show_default=True, help="Comma-separated.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Runs at a time.")
+@click.option("--jobs", default=1, show_default=True, type=COUNT, help="Runs at a time.")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Then no run is begun, and those under way stop at a checkpoint.")
 @click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", help="submitit sends runs to SLURM.")
 @click.option("--partition", help="SLURM partition, with --engine submitit.")
@@ -213,13 +216,17 @@ def sweep(
     commands = [sweeps.command(name, seed, [*changes, *point], common) for name, point, seed in points]
     if minutes is not None and engine != "local":
         raise RecipeError("--minutes is for runs on this machine; SLURM has limits of its own")
+    # before any is trained: a wrong value, or a corpus that is not there
+    names_of = [
+        experiments.job(name, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"]).run
+        for name, point, seed in points
+    ]
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     failed, left = sweeps.run(commands, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
     done = []
-    for name, point, seed in points:
-        job = experiments.job(name, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"])
-        if (paths["runs"] / job.run / "record.json").exists():
-            done.append((read_json(paths["runs"] / job.run / "record.json"), point, seed))
+    for run, (_, point, seed) in zip(names_of, points, strict=True):
+        if (paths["runs"] / run / "record.json").exists():
+            done.append((read_json(paths["runs"] / run / "record.json"), point, seed))
     for record, point, seed in sorted(done, key=lambda row: row[0]["valid"]):
         click.echo(f"valid {record['valid']:.4f}  {record['metric'].upper()}  {' '.join(point)} seed={seed}  {record['run']}")
     if failed:
@@ -260,7 +267,7 @@ def compare(run: tuple[Path, ...]) -> None:
 
 
 @main.command()
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--results", type=click.Path(path_type=Path), default=Path("runs/demo"), help="Where its records go.")
 @options("set", "runs")
 def demo(seed: int, changes: tuple[str, ...], runs: Path, results: Path) -> None:

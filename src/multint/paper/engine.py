@@ -472,7 +472,7 @@ class _Fit:
             self.board.close()
         if self.p.best is None:
             raise RunError("no evaluation gave a number; try a smaller rate (--set schedule.lr=...) in another --runs folder")
-        best, then = self.folder.load(self.folder.checkpoints / "best.safetensors")
+        best, then = self.folder.load_best(self.p.best_update)
         if then.best_update != self.p.best_update:  # killed between two files, and not gone the same way again
             self.say(f"the best weights are those of update {then.best_update}")
             self.p.best, self.p.best_update = then.best, then.best_update

@@ -90,6 +90,16 @@ class Corpus:
         text = "".join(self.symbols[i] for i in numbers)
         return text.encode("latin-1").decode("utf-8", "replace") if self.as_bytes else text
 
+    def decoded(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of symbols as they come; of bytes, a character when it is whole."""
+        if not self.as_bytes:
+            yield from (self.symbols[i] for i in ids)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for i in ids:
+            yield decoder.decode(self.symbols[i].encode("latin-1"))
+        yield decoder.decode(b"", final=True)
+
     def encode(self, text: str) -> NDArray[np.int64]:
         """Symbol numbers of a text; a character the corpus does not have is a DataError that names it."""
         number = {symbol: i for i, symbol in enumerate(self.symbols)}

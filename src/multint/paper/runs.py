@@ -80,8 +80,17 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """A disk that takes no more is answered in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}; make room and run the same command again") from error
+
+
 def write_json(path: Path, value: Any) -> None:
-    with replacing(path) as file:
+    with room_for(path), replacing(path) as file:
         file.write((json.dumps(value, indent=1, default=str) + "\n").encode())
 
 
@@ -173,9 +182,10 @@ class Run:
             raise RunError(
                 f"{self.folder} is being written by another process ({owner}); wait for it or use another --runs"
             ) from None
-        self._lock.truncate(0)
-        self._lock.write(f"pid {os.getpid()} on {platform.node()}")
-        self._lock.flush()
+        with room_for(self.folder / "lock"):
+            self._lock.truncate(0)
+            self._lock.write(f"pid {os.getpid()} on {platform.node()}")
+            self._lock.flush()
         self._check_config()
         for torn in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
             torn.unlink(missing_ok=True)
@@ -202,7 +212,7 @@ class Run:
                 )
 
     def log(self, line: str) -> None:
-        with self.log_file.open("a") as file:
+        with room_for(self.log_file), self.log_file.open("a") as file:
             file.write(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {line}\n")
 
     # ---- the curve ----
@@ -210,11 +220,11 @@ class Run:
     def cut_curve(self, rows: int) -> None:
         """Keep the first rows: those the checkpoint knows of."""
         lines = self.curve.read_text().splitlines(keepends=True)[: rows + 1] if self.curve.exists() else []
-        with replacing(self.curve) as file:
+        with room_for(self.curve), replacing(self.curve) as file:
             file.write(("".join(lines) or ",".join(self.columns) + "\n").encode())
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        with self.curve.open("a", newline="") as file:
+        with room_for(self.curve), self.curve.open("a", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
     def board(self, update: int) -> Any:
@@ -235,7 +245,7 @@ class Run:
         meta = {"run": self.name, "config": digest(self.config), "progress": json.dumps(asdict(progress))}
         path = self.checkpoints / f"{name}.safetensors"
         try:
-            body = save(whole, {**meta, "crc": str(checksum(whole))})
+            body = save(whole, {**meta, "crc": str(checksum(whole, meta))})
             with replacing(path) as file:
                 file.write(body)
         except OSError as error:
@@ -274,9 +284,21 @@ class Run:
             raise RunError(f"refused {path}: it is torn ({error})") from error
         if meta.get("run") != self.name or meta.get("config") != digest(self.config):
             raise RunError(f"refused {path}: it belongs to {meta.get('run', 'another program')}, not to {self.name} as configured")
-        if meta.get("crc") != str(checksum(tensors)):
+        if meta.pop("crc", None) != str(checksum(tensors, meta)):
             raise RunError(f"refused {path}: its contents were altered (checksum differs)")
         return tensors, Progress(**json.loads(meta["progress"]))
+
+    def load_best(self, update: int) -> tuple[dict[str, Tensor], Progress]:
+        """The weights with the best score, of its own file or of the checkpoint of that update."""
+        path = self.checkpoints / "best.safetensors"
+        try:
+            return self.load(path)
+        except RunError as error:
+            other = self.checkpoints / f"{update:09d}.safetensors"
+            if other.exists():
+                self.log(f"{error}; {other.name} has the same weights")
+                return self.load(other)
+            raise RunError(f"{error}, and its weights are nowhere else; delete {self.folder} and train again") from error
 
     # ---- the end ----
 
@@ -294,29 +316,41 @@ class Run:
         """Append the pending record, unless a sitting before did, be it to other results."""
         left = read_json(self._pending)
         record, before = left["record"], [Path(folder) for folder in left["results"]]
-        flat = self.name.replace("/", "-")
-        line = json.dumps({**record, "curve": f"curves/{flat}.csv"})
-        if not any(has_line(folder / "runs.jsonl", line) for folder in before):
+        if not any(has_line(folder / "runs.jsonl", self._line(record)) for folder in before):
             write_json(self._pending, {"record": record, "results": [*map(str, before), str(results.resolve())]})
-            try:
-                (results / "curves").mkdir(parents=True, exist_ok=True)
-                with replacing(results / "curves" / f"{flat}.csv") as file:
-                    file.write(self.curve.read_bytes())
-                append_line(results / "runs.jsonl", line)
-            except OSError as error:
-                what = f"cannot write the record under {results}: {error.strerror}"
-                raise RunError(f"{what}; choose another with --results") from error
+            self.publish(record, results)
         write_json(self.record_file, record)
         self._pending.unlink()
+
+    @property
+    def _flat(self) -> str:
+        return self.name.replace("/", "-")
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        return json.dumps({**record, "curve": f"curves/{self._flat}.csv"})
+
+    def publish(self, record: Mapping[str, Any], results: Path) -> None:
+        """Put a record and its curve among these results, unless they are there."""
+        line = self._line(record)
+        if has_line(results / "runs.jsonl", line):
+            return
+        try:
+            (results / "curves").mkdir(parents=True, exist_ok=True)
+            with replacing(results / "curves" / f"{self._flat}.csv") as file:
+                file.write(self.curve.read_bytes())
+            append_line(results / "runs.jsonl", line)
+        except OSError as error:
+            what = f"cannot write the record under {results}: {error.strerror}"
+            raise RunError(f"{what}; choose another with --results") from error
 
     @property
     def _pending(self) -> Path:
         return self.record_file.with_suffix(".pending")
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> int:
-    """CRC-32 of all tensors' bytes, by name."""
-    crc = 0
+def checksum(tensors: Mapping[str, Tensor], said: Mapping[str, str]) -> int:
+    """CRC-32 of all tensors' bytes, by name, and of what is said of them."""
+    crc = zlib.crc32(json.dumps(said, sort_keys=True).encode())
     for name in sorted(tensors):
         flat = tensors[name].contiguous().view(-1).view(torch.uint8) if tensors[name].numel() else torch.empty(0, dtype=torch.uint8)
         crc = zlib.crc32(flat.numpy().data, zlib.crc32(name.encode(), crc))

@@ -4,15 +4,19 @@ Each point of a grid is one ``multint train`` command, so a sweep continues wher
 of local processes, or SLURM through submitit.
 """
 
+import functools
 import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from multint.paper.overrides import RecipeError
 from multint.paper.runs import SHARED, Stopped, shared
@@ -40,20 +44,57 @@ def command(recipe: str, seed: int, changes: Iterable[str], common: Sequence[str
     return [sys.executable, "-m", "multint.paper", "train", recipe, f"--seed={seed}", *sets, *common]
 
 
-def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = None) -> tuple[int, str]:
+class Asked:
+    """Whether a sweep was asked to end, and the runs it hands that on to: each has a session of its own, so it is asked once."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.to_end, self.under_way = False, set[subprocess.Popen[str]]()
+
+    def __call__(self, *_: Any) -> None:
+        self.to_end = True
+        for process in list(self.under_way):
+            process.terminate()
+
+    @contextmanager
+    def listening(self) -> Iterator["Asked"]:
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.signal(number, self) for number in self.SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def begin(self, words: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
+        self.under_way.add(process)
+        if self.to_end:  # in the meantime
+            process.terminate()
+        return process
+
+
+def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = None, asked: Asked | None = None) -> tuple[int, str]:
     """One run in a process of its own, one of several on this machine: its exit code and last line.
 
-    At ``deadline``, on the monotonic clock, it is asked to stop; after it none is begun.
+    At ``deadline``, on the monotonic clock, or when the sweep is asked to end, it is asked to stop; after that none is begun.
     """
-    if deadline is not None and time.monotonic() >= deadline:
+    asked = asked or Asked()
+    if asked.to_end or (deadline is not None and time.monotonic() >= deadline):
         return Stopped.CODE, "not begun"
     env = {**os.environ, SHARED: str(max(at_a_time, shared()))}  # beside other sweeps, whoever began them knows how many there are
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+    with asked.begin(words, env) as process:
         try:
             out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.terminate()
             out, err = process.communicate()
+        finally:
+            asked.under_way.discard(process)
     lines = (out if process.returncode == 0 else err).strip().splitlines()
     # SIGTERM before the run listened: nothing was lost
     return Stopped.CODE if process.returncode == -signal.SIGTERM else process.returncode, lines[-1] if lines else ""
@@ -80,8 +121,9 @@ def _results(
     commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None, deadline: float | None
 ) -> Iterator[tuple[int, str]]:
     if engine == "local":
-        with ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(execute, commands, itertools.repeat(min(jobs, len(commands))), itertools.repeat(deadline))
+        at_a_time = min(jobs, len(commands))
+        with Asked().listening() as asked, ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(functools.partial(execute, at_a_time=at_a_time, deadline=deadline, asked=asked), commands)
         return
     try:
         import submitit

@@ -37,6 +37,14 @@ class CharLM:
     paper: float | None = None
     note: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("length", "batch", "reset_every", "evaluation_streams"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be greater than zero, got {value}")
+        if not 0 <= self.dropout <= 1:
+            raise ValueError(f"dropout must be a number from 0 to 1, got {self.dropout}")
+
 
 SMALL = 0.02  # U(-.02, .02) of §3.1; taken for text8 and enwik8 as well, where the paper does not say
 

@@ -27,7 +27,7 @@ from multint.paper.charlm.data import (
     prepare_text,
     resident,
 )
-from multint.paper.charlm.model import MI, CharModel, parameters, sample
+from multint.paper.charlm.model import LAYERS, MI, CharModel, parameters, sample
 from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES, CharLM
 from multint.paper.engine import Schedule, Sum
 from multint.paper.metrics import bpc
@@ -120,6 +120,11 @@ def full(name: str, recipes: Mapping[str, CharLM]) -> str:
 
 def check(recipe: CharLM) -> None:
     """Build the model without memory: a setting no layer takes is named before any data is read."""
+    lr, least = recipe.schedule.lr, recipe.schedule.min_lr
+    if lr < least and not recipe.schedule.linear:
+        raise RecipeError(f"schedule.lr={lr:g} is below schedule.min_lr={least:g}, where training ends; set that lower too")
+    if recipe.cell not in LAYERS:
+        raise RecipeError(f"no model of these settings: no cell {recipe.cell!r}; there are {', '.join(LAYERS)}")
     try:
         count(replace(recipe, corpus="text8"))
     except (TypeError, ValueError, KeyError) as error:
@@ -257,7 +262,11 @@ def train(
     run = Run(runs, job.run, job.config)
     if run.record_file.exists():
         watcher.say(f"{run.folder} is finished; delete it to train again")
-        return read_json(run.record_file) if fabric.global_rank == 0 else {}
+        if fabric.global_rank != 0:
+            return {}
+        record = read_json(run.record_file)
+        run.publish(record, results)
+        return record
     if fabric.global_rank == 0:
         run.__enter__()
     fabric.barrier()
@@ -390,7 +399,6 @@ def write(
     """The prompt, then ``length`` symbols as they are drawn."""
     found, model, _ = opened(folder, data, "cpu")
     ids = torch.as_tensor(found.corpus.encode(prompt) if prompt else found.corpus.test[:1].astype("int64"))
-    yield found.corpus.decode(ids)
     generator = torch.Generator().manual_seed(seed)
-    for token in itertools.islice(sample(model, ids, temperature=temperature, top_k=top_k, generator=generator), length):
-        yield found.corpus.decode([token])
+    drawn = sample(model, ids, temperature=temperature, top_k=top_k, generator=generator)
+    yield from found.corpus.decoded(itertools.chain(ids.tolist(), itertools.islice(drawn, length)))
