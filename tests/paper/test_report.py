@@ -880,6 +880,19 @@ def test_changed_twins_stand_side_by_side(tmp_path):
     assert "| not run | — | charlm/enwik8-milstm-drop | 1.400 |" in text
 
 
+def test_where_the_vectors_start_is_no_change_of_a_twin(tmp_path):
+    rows = [
+        record("charlm/tale-lstm", 2.2, corpus="tale", changed=["hidden=9"]),
+        record("charlm/tale-milstm", 2.1, corpus="tale", changed=["hidden=9", "start.beta1=0.5"], config={"start": {"beta1": 0.5}}),
+        record("charlm/tale-milstm", 2.3, corpus="tale", changed=["hidden=9"]),
+    ]
+    text = report.markdown(write(tmp_path, rows))
+    assert (
+        "| tale; with hidden=9, start.beta1=0.5 | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.100 | −0.100 |" in text
+    )
+    assert "| tale; with hidden=9 | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.300 | +0.100 |" in text
+
+
 def test_a_form_that_the_name_does_not_say_is_a_change(tmp_path):
     rows = [record("charlm/enwik8-lstm", 1.475, corpus="enwik8"), record("charlm/enwik8-milstm", 1.495, corpus="enwik8")]
     other = {"corpus": "enwik8", "changed": ["integration=additive"], "config": {"integration": "additive"}}

@@ -341,9 +341,12 @@ class Bar:
         self.rich = Rich(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True)
         self.task = self.rich.add_task("epoch 0", total=1.0, text="")
         self.rich.start()
+        self.began = time.monotonic()
+        self.before: float | None = None  # seconds of earlier sittings
 
     def update(self, progress: Progress, loss: float, speed: float, left: float) -> None:
-        spent = progress.seconds or time.process_time()
+        self.before = progress.seconds if self.before is None else self.before  # every save adds this sitting's
+        spent = self.before + time.monotonic() - self.began
         text = f"{loss:.3f} BPC  {speed:,.0f} chars/s  {clock(left)} left"
         share = spent / (spent + left) if spent + left > 0 else 1.0
         self.rich.update(self.task, completed=share, description=f"epoch {progress.epoch} update {progress.update}", text=text)

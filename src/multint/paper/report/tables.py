@@ -196,7 +196,7 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
         same = (*same_data(run), run.metric, run.split, against.changed(run), _setting(run))
         picks.setdefault((run.recipe, *same), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
-    twins = {key: (str(additive(key[0])), *key[1:]) for key in best if additive(key[0])}
+    twins = {key: (str(additive(key[0])), *key[1:-2], _without_start(key[-2]), key[-1]) for key in best if additive(key[0])}
     taken = {twin for twin in twins.values() if twin in best}
     rows = []
     for key, group in best.items():
@@ -207,6 +207,11 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
         elif alone and key not in taken:
             rows.append(_twin_row(None, group) if key in twins else _twin_row(group, None))
     return Table(title, note, header, tuple(rows))
+
+
+def _without_start(changed: str) -> str:
+    """What a twin has of changes: it has no alpha and no betas to start elsewhere."""
+    return ", ".join(c for c in changed.split(", ") if not c.startswith(("start.alpha=", "start.beta1=", "start.beta2=")))
 
 
 def _setting(run: Run) -> str:
