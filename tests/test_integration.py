@@ -128,7 +128,7 @@ def test_the_module_takes_whole_numbers_as_starting_values():
 
 
 def test_a_block_built_without_memory_begins_like_any_other():
-    block = MultiplicativeIntegration([3, 4], D, alpha=2, beta=0.5, b=-1, device="meta").to_empty(device="cpu")
+    block = MultiplicativeIntegration([3, 4], D, alpha=2.0, beta=0.5, b=-1.0, device="meta").to_empty(device="cpu")
     for parameter in block.parameters():
         parameter.data.fill_(float("nan"))
     block.reset_parameters()
