@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PALETTE = ("#0072b2", "#d55e00", "#00805e", "#a3478a", "#7a6400", "#4a4ad0", "#b3002d", "#4d6a78")
 DARK_PALETTE = ("#5cb8f0", "#ff9340", "#3fd0a4", "#ec94d2", "#e0c040", "#a5a5ff", "#ff7a95", "#a9c2cf")
+LONG = 40  # characters of a label
 STROKES = ("-", "--", ":", "-.")
 INK, GROUND = ("#1b1f24", "#e6e8eb"), ("#ffffff", "#15181c")  # light, dark
 PALE = ("#40464d", "#b9c0c8")
@@ -124,7 +125,9 @@ def _draw_curves(title: str, unit: str, lines: Sequence[Line], marks: Sequence[M
     axes.set(title=title, xlabel="updates", ylabel=f"validation {unit}", ylim=limits)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     _plain(axes)
-    if labels:
+    if any(len(label) > LONG for label in labels):
+        figure.legend(loc="outside lower left", fontsize=8, frameon=False)  # inside it would lie on the lines
+    elif labels:
         axes.legend(fontsize=8, frameon=False, ncols=2 if len(labels) > 8 else 1)
     return figure
 
