@@ -121,6 +121,16 @@ def test_flows_are_not_kept(kind, usual, lean, tokens):
 
 
 @each_kind
+def test_more_symbols_than_tokens_are_gathered_anew(kind):
+    ours, judge = pair(kind, 900, 32, recompute=True, dtype=F64)
+    tokens = torch.randint(900, (40, 16))
+    assert kept(ours, tokens) == (1 if kind == "gru" else 0)
+    assert_same_results_and_gradients(ours, judge, tokens)
+    with pytest.raises(IndexError, match="takes tokens 0 to 899, got values from .* to 900"):
+        ours(tokens.masked_fill(tokens == tokens[0, 0], 900))
+
+
+@each_kind
 def test_without_a_gradient_nothing_is_kept(kind):
     module, x = make(kind, 8, 32, backend="cpu", recompute=True), torch.randn(40, 16, 8)
     with torch.no_grad():

@@ -372,13 +372,21 @@ def test_weights_put_in_place_for_a_call_are_disturbed_too():
     assert other["weight"].grad is not None
 
 
+def test_a_module_may_have_noise_of_its_own():
+    layer = nn.Linear(3, 2)
+    layer._noise = 0.1
+    with weight_noise(layer, 0.5):
+        layer(torch.ones(3))
+    assert layer._noise == 0.1
+
+
 def test_a_disturbed_module_is_of_its_kind():
     layer = MILSTM(I, H)
     with weight_noise(layer, 0.5):
         assert isinstance(layer, MILSTM)
         assert (type(layer).__name__, repr(layer)) == ("MILSTM", repr(MILSTM(I, H)))
     assert type(layer) is MILSTM
-    assert "_noise" not in vars(layer)
+    assert "_multint_noise" not in vars(layer)
 
 
 # ---- zoneout and recurrent dropout ----

@@ -153,6 +153,8 @@ class MultiplicativeIntegration(nn.Module):
     torch.Size([8, 100, 20, 640])
     """
 
+    start: tuple[float, float, float] = (1.0, 1.0, 0.0)  # of alpha, beta, b; what was pickled without it has the default
+
     def __init__(
         self,
         sizes: Sequence[int],

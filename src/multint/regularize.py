@@ -224,7 +224,7 @@ def _disturbed(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]
     def reading(name: str) -> property:
         def read(module: Any) -> Any:
             parameter = module._parameters[name]
-            clean, noise, noisy = module._noise[name]
+            clean, noise, noisy = module._multint_noise[name]
             if parameter is clean and not torch.compiler.is_compiling():
                 return noisy  # added once
             return parameter + noise  # functional_call has put another in its place, say
@@ -263,7 +263,7 @@ def weight_noise(
     drawn: dict[nn.Parameter, tuple[Tensor, Tensor, Tensor]] = {}  # one draw for a weight, however many modules share it
     found: dict[nn.Module, dict[str, tuple[Tensor, Tensor, Tensor]]] = {}
     for path, module, name, parameter in _picked(model, pick):
-        if "_noise" in vars(module):
+        if "_multint_noise" in vars(module):
             raise ValueError(f"weight_noise is already active on {path}; leave the outer context first")
         if parameter not in drawn:
             noise = sigma * torch.randn(parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype)
@@ -272,13 +272,13 @@ def weight_noise(
     kinds = {module: type(module) for module in found}
     try:
         for module, noises in found.items():
-            vars(module)["_noise"] = noises
+            vars(module)["_multint_noise"] = noises
             module.__class__ = _disturbed(kinds[module], tuple(noises))  # type: ignore[arg-type]  # a class has a hash
         yield
     finally:
         for module, kind in kinds.items():
             module.__class__ = kind
-            vars(module).pop("_noise", None)
+            vars(module).pop("_multint_noise", None)
 
 
 def _picked(model: nn.Module, pick: Callable[[str, Tensor], bool]) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:

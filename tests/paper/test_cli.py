@@ -138,6 +138,7 @@ def test_the_same_command_again_does_not_train_again(text):
         (["sweep", "gpt-*"], "no recipe 'gpt-*'; there are charlm/demo-lstm"),
         (["sweep", "demo-lstm", "--grid", "schedule.lr"], "--grid takes key=a,b,c"),
         (["sweep", "demo-lstm", "--seeds", "a,b"], "--seeds takes whole numbers"),
+        (["sweep", "demo-lstm", "--seeds", "0,-1"], "--seeds takes numbers from 0 to 4294967295, got -1"),
         (["sweep", "demo-lstm", "--engine", "submitit", "--minutes", "5"], "--minutes is for runs on this machine"),
     ],
 )
@@ -249,6 +250,25 @@ def test_a_sweep_asked_to_end_asks_its_runs_and_waits_for_them(text, number):
     for folder in (path.parent for path in Path("runs").rglob("config.json")):
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it any more
+
+
+def test_a_sweep_ignores_what_it_was_begun_to_ignore():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with sweeps.Asked().listening() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not asked.to_end
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert asked.to_end
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_record_is_appended_once_however_often(tmp_path):
+    for _ in range(3):
+        runs.append_line(tmp_path / "runs.jsonl", '{"run": 1}')
+    assert (tmp_path / "runs.jsonl").read_text() == '{"run": 1}\n'
 
 
 def test_a_sweep_with_a_wrong_value_begins_nothing(text):

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from multint.paper import engine
+from multint.paper import engine, runs
 from multint.paper.charlm import task
 from multint.paper.engine import Schedule, Sum
 from multint.paper.runs import Progress, Run, RunError, Stopped, read_json
@@ -468,6 +468,16 @@ def test_a_checkpoint_whose_account_was_altered_is_refused_and_the_one_before_is
     tensors, progress = run.load_last()
     assert progress.update == 1 and tensors["model.w"].tolist() == [1.0, 1.0]
     assert "refused" in capsys.readouterr().err
+    with run:
+        run.save_last(tensors, Progress(update=2))  # a refused one is in nobody's place
+    assert run.load_last()[1].update == 2
+
+
+def test_a_checkpoint_of_before_its_account_was_summed_is_still_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "checksum", lambda tensors, said=None, whole=runs.checksum: whole(tensors))
+    run = kept_run(tmp_path)
+    monkeypatch.undo()
+    assert run.load_last()[1].update == 2
 
 
 def test_the_best_weights_are_found_in_the_checkpoint_of_their_update(tmp_path):
@@ -477,6 +487,18 @@ def test_the_best_weights_are_found_in_the_checkpoint_of_their_update(tmp_path):
     assert run.load_best(1)[0]["model.w"].tolist() == [1.0, 1.0]
     with pytest.raises(RunError, match="its weights are nowhere else; delete .*made-up and train again"):
         run.load_best(3)
+
+
+def test_a_run_whose_best_weights_are_torn_ends_with_those_of_the_checkpoint(text, tmp_path):
+    record = train(text, tmp_path)
+    folder = tmp_path / "runs" / record["run"]
+    best = folder / "checkpoints" / "best.safetensors"
+    progress = Run(tmp_path / "runs", record["run"], read_json(folder / "config.json")).load_last()[1]
+    if progress.best_update != progress.update:
+        pytest.skip("the best weights were not the last")
+    best.write_bytes(best.read_bytes()[:-1])
+    (folder / "record.json").unlink()
+    assert train(text, tmp_path)["value"] == record["value"]
 
 
 def test_a_log_on_a_full_disk_is_an_error_of_one_line(tmp_path):

@@ -893,6 +893,17 @@ def test_where_the_vectors_start_is_no_change_of_a_twin(tmp_path):
     assert "| tale; with hidden=9 | BPC ↓ | charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.300 | +0.100 |" in text
 
 
+def test_twins_that_were_both_told_a_start_are_twins(tmp_path):
+    same = {"corpus": "tale", "changed": ["start.beta1=0.5"]}
+    text = report.markdown(write(tmp_path, [record("charlm/tale-lstm", 2.2, **same), record("charlm/tale-milstm", 2.1, **same)]))
+    assert "| charlm/tale-lstm | 2.200 | charlm/tale-milstm | 2.100 | −0.100 |" in text
+
+
+def test_seeds_of_one_setting_of_which_one_calls_it_a_change_are_shown(tmp_path):
+    rows = [record("charlm/demo-lstm", 2.0, seed, "python-docs", changed=["batch=8"][seed:]) for seed in (0, 1)]
+    assert "2.000 ± 0.000" in report.markdown(write(tmp_path, rows))
+
+
 def test_a_form_that_the_name_does_not_say_is_a_change(tmp_path):
     rows = [record("charlm/enwik8-lstm", 1.475, corpus="enwik8"), record("charlm/enwik8-milstm", 1.495, corpus="enwik8")]
     other = {"corpus": "enwik8", "changed": ["integration=additive"], "config": {"integration": "additive"}}

@@ -14,8 +14,9 @@ import click
 
 from multint.paper.overrides import RecipeError
 from multint.paper.runs import Progress, RunError, Stopped, read_json
+from multint.paper.sweeps import MOST_SEED
 
-SEED = click.IntRange(0, 2**32 - 1)
+SEED = click.IntRange(0, MOST_SEED)
 COUNT = click.IntRange(min=1)
 
 

@@ -271,6 +271,8 @@ class Run:
             except RunError as error:  # noqa: PERF203 - a handful of files
                 self.log(str(error))
                 print(f"multint: {error}", file=sys.stderr)
+                with room_for(path):
+                    path.rename(path.with_suffix(".refused"))  # or it would be kept in the place of a good one
         return None
 
     def load(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
@@ -284,7 +286,8 @@ class Run:
             raise RunError(f"refused {path}: it is torn ({error})") from error
         if meta.get("run") != self.name or meta.get("config") != digest(self.config):
             raise RunError(f"refused {path}: it belongs to {meta.get('run', 'another program')}, not to {self.name} as configured")
-        if meta.pop("crc", None) != str(checksum(tensors, meta)):
+        said = meta.pop("crc", None)
+        if said not in (str(checksum(tensors, meta)), str(checksum(tensors))):  # the second is of files from before it knew meta
             raise RunError(f"refused {path}: its contents were altered (checksum differs)")
         return tensors, Progress(**json.loads(meta["progress"]))
 
@@ -297,7 +300,8 @@ class Run:
             other = self.checkpoints / f"{update:09d}.safetensors"
             if other.exists():
                 self.log(f"{error}; {other.name} has the same weights")
-                return self.load(other)
+                tensors, progress = self.load(other)
+                return {key: tensor for key, tensor in tensors.items() if key.startswith("model.")}, progress
             raise RunError(f"{error}, and its weights are nowhere else; delete {self.folder} and train again") from error
 
     # ---- the end ----
@@ -336,8 +340,9 @@ class Run:
             return
         try:
             (results / "curves").mkdir(parents=True, exist_ok=True)
-            with replacing(results / "curves" / f"{self._flat}.csv") as file:
-                file.write(self.curve.read_bytes())
+            if self.curve.exists():
+                with replacing(results / "curves" / f"{self._flat}.csv") as file:
+                    file.write(self.curve.read_bytes())
             append_line(results / "runs.jsonl", line)
         except OSError as error:
             what = f"cannot write the record under {results}: {error.strerror}"
@@ -348,9 +353,9 @@ class Run:
         return self.record_file.with_suffix(".pending")
 
 
-def checksum(tensors: Mapping[str, Tensor], said: Mapping[str, str]) -> int:
+def checksum(tensors: Mapping[str, Tensor], said: Mapping[str, str] | None = None) -> int:
     """CRC-32 of all tensors' bytes, by name, and of what is said of them."""
-    crc = zlib.crc32(json.dumps(said, sort_keys=True).encode())
+    crc = 0 if said is None else zlib.crc32(json.dumps(said, sort_keys=True).encode())
     for name in sorted(tensors):
         flat = tensors[name].contiguous().view(-1).view(torch.uint8) if tensors[name].numel() else torch.empty(0, dtype=torch.uint8)
         crc = zlib.crc32(flat.numpy().data, zlib.crc32(name.encode(), crc))
@@ -366,9 +371,11 @@ def has_line(path: Path, line: str) -> bool:
 
 
 def append_line(path: Path, line: str) -> None:
-    """One line at the end of a file several runs may write; a torn last line of a killed writer is closed first."""
+    """One line, once, at the end of a file several runs may write; a torn last line of a killed writer is closed first."""
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        if has_line(path, line):
+            return
         file.seek(0, os.SEEK_END)
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)

@@ -22,6 +22,7 @@ from multint.paper.overrides import RecipeError
 from multint.paper.runs import SHARED, Stopped, shared
 
 Point = tuple[tuple[str, ...], int]  # overrides and seed
+MOST_SEED = 2**32 - 1
 
 
 def points(grid: Sequence[str], seeds: str) -> list[Point]:
@@ -36,6 +37,9 @@ def points(grid: Sequence[str], seeds: str) -> list[Point]:
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
         raise RecipeError(f"--seeds takes whole numbers with commas between, got {seeds!r}") from None
+    for number in numbers:
+        if not 0 <= number <= MOST_SEED:
+            raise RecipeError(f"--seeds takes numbers from 0 to {MOST_SEED}, got {number}")
     return [(point, seed) for point in itertools.product(*axes) for seed in numbers]
 
 
@@ -62,12 +66,14 @@ class Asked:
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {number: signal.signal(number, self) for number in self.SIGNALS}
+        # what whoever began the sweep ignores (nohup, a job in the background) stays ignored
+        heard = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self) for number in heard}
         try:
             yield self
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler or signal.SIG_DFL)
 
     def begin(self, words: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -91,7 +97,8 @@ def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = N
         try:
             out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.terminate()
+            if not asked.to_end:  # or it has been asked, and twice would be at once
+                process.terminate()
             out, err = process.communicate()
         finally:
             asked.under_way.discard(process)

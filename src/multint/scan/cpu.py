@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from multint.cells import CELLS
 from multint.scan import build, fused
@@ -87,7 +88,7 @@ def run(problem: Problem) -> Result:
         wx = _product(x, p.wx, keep)
     elif tokens is not None:
         if fused.few_tokens(p):
-            wx, tokens = p.flow(), None
+            wx, tokens = (wx, tokens) if lean else (p.flow(), None)
         elif not torch.compiler.is_compiling() and not _fake(tokens):
             # the kernel looks too, but before torch 2.13 its error would end the process
             low, high = (int(end) for end in tokens.aminmax()) if tokens.numel() > 0 else (0, 0)
@@ -121,8 +122,8 @@ class _Lean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, wx: Tensor, tokens: Tensor | None, x: Tensor | None, *args: Any) -> tuple[Tensor, ...]:
-        flow = wx if x is None else _product(x, wx, False)
-        outputs, h, c, uz, marks = torch.ops.multint.cpu_forward(flow, tokens, *args, True)
+        flow, own = _flow(wx, tokens, x)
+        outputs, h, c, uz, marks = torch.ops.multint.cpu_forward(flow, own, *args, True)
         rest, ctx.settings = args[: INPUTS - 2], args[INPUTS - 2 :]
         second = uz[..., CELLS[KINDS[ctx.settings[0]]].shared * outputs.shape[2] :].clone()  # of r h, say
         ctx.save_for_backward(wx, tokens, x, *rest, outputs, second, marks)
@@ -138,15 +139,27 @@ class _Lean(torch.autograd.Function):
         if torch.is_grad_enabled() or fused.seen_through():
             found = fused.gradients_in_torch(named, KINDS[ctx.settings[0]], PHI[ctx.settings[1]], whole)
         else:
-            flow = wx if x is None else _product(x, wx, False)
+            flow, own = _flow(wx, tokens, x)
             uz = torch.cat([_recurrent(outputs, u, h, resets, restart_h, second.shape[2]), second], -1)
-            d_flow, *others = torch.ops.multint.cpu_backward(*whole, uz, marks, flow, tokens, *rest, *ctx.settings)
+            d_flow, *others = torch.ops.multint.cpu_backward(*whole, uz, marks, flow, own, *rest, *ctx.settings)
             found = _named(named, (d_flow, *others))
             if x is not None:
                 rows, multiply = d_flow.flatten(0, 1), torch.ops.multint.cpu_multiply
                 found["x"] = multiply(rows, wx, False, False).view_as(x) if ctx.needs_input_grad[2] else None
                 found["wx"] = multiply(rows, x.flatten(0, 1), True, False) if ctx.needs_input_grad[0] else None
+            elif tokens is not own:
+                rows = d_flow.flatten(0, 1)
+                found["wx"] = torch.ops.aten.embedding_dense_backward(rows, tokens.flatten(), wx.shape[0], -1, False)
         return (*(found.get(name) for name in fused.NAMES), None, None, None)
+
+
+def _flow(wx: Tensor, tokens: Tensor | None, x: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What the operators take in their place: W x, or a table and its tokens; more symbols than tokens are gathered."""
+    if x is not None:
+        return _product(x, wx, False), None
+    if tokens is not None and wx.shape[0] > tokens.numel():
+        return F.embedding(tokens, wx), None
+    return wx, tokens
 
 
 def _recurrent(

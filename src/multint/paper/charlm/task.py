@@ -360,7 +360,7 @@ def opened(folder: Path, data: Path | None, device: str) -> tuple[Job, CharModel
         settings["schedule"] = Schedule(**{**settings["schedule"], "betas": tuple(settings["schedule"]["betas"])})
         recipe = CharLM(**settings)
         text = config["text"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / 'config.json'} is not the configuration of a character model: {error}") from error
     corpus = prepare(recipe.corpus, data) if text is None else prepare_text(Path(text), data, config["as_bytes"])
     if f"sha256:{corpus.sha256}" != config["data"]:

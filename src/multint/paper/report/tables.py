@@ -193,7 +193,9 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
     picks: dict[tuple[str, ...], list[Group]] = {}
     for group in among:
         run = group.one
-        same = (*same_data(run), run.metric, run.split, against.changed(run), _setting(run))
+        words = against.changed(run)
+        words = words if additive(run.recipe) else _without_start(words)
+        same = (*same_data(run), run.metric, run.split, words, _setting(run))
         picks.setdefault((run.recipe, *same), []).append(group)
     best = {key: pick for key, settings in picks.items() if (pick := chosen(settings))}
     twins = {key: (str(additive(key[0])), *key[1:-2], _without_start(key[-2]), key[-1]) for key in best if additive(key[0])}
@@ -266,7 +268,7 @@ def _trial_table(view: View) -> Table:
             (
                 Cell(run.recipe, "head"),
                 Cell(spelling.corpus(run.corpus, run.stands_for), "name"),
-                Cell(_tried(whole[run.recipe], run), "note"),
+                Cell(_tried(whole.get(run.recipe, run.config), run), "note"),
                 Cell(spelling.arrow(how), "unit"),
                 Cell(spelling.raw(group.valid, how.digits + 1), "number"),
                 Cell(ours(group), "number"),
