@@ -25,6 +25,14 @@ def _seeded():
 
 
 @pytest.fixture
+def compiled_loop():
+    """For tests of the CPU loop; without one they are skipped with the reason."""
+    reason = multint.backends()["cpu"]
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
 def ran(monkeypatch):
     """Names of the backends that have run, in order."""
     names = []

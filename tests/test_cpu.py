@@ -45,15 +45,9 @@ from multint.cells import CELLS, State
 from multint.integration import FORMS
 from multint.scan import BACKENDS, PHI, build, cpu, operator, reference, scan
 
+pytestmark = pytest.mark.usefixtures("compiled_loop")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_cell = pytest.mark.parametrize("cell", CELLS)
-
-
-@pytest.fixture(autouse=True)
-def _compiled():
-    reason = multint.backends()["cpu"]
-    if reason is not None:
-        pytest.skip(reason)
 
 
 @contextmanager

@@ -27,16 +27,10 @@ from multint.cells import CELLS
 from multint.integration import FORMS
 from multint.scan import PHI, cpu, scan
 
+pytestmark = pytest.mark.usefixtures("compiled_loop")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_cell = pytest.mark.parametrize("cell", CELLS)
 SOURCES = {"flow": {}, "tokens": {"symbols": 7}, "features": {"features": 5}}
-
-
-@pytest.fixture(autouse=True)
-def _compiled():
-    reason = multint.backends()["cpu"]
-    if reason is not None:
-        pytest.skip(reason)
 
 
 # ---- agreement ----

@@ -173,11 +173,11 @@ class MultiplicativeIntegration(nn.Module):
         if features <= 0 or min(sizes) <= 0:
             raise ValueError(f"sizes and features must be greater than zero, got {list(sizes)} and {features}")
         self.sizes, self.features, self.start = tuple(sizes), features, (float(alpha), float(beta), float(b))
-        k, where = len(sizes), {"device": device, "dtype": dtype}
+        k = len(sizes)
         self.flows = nn.ModuleList(nn.Linear(n, features, bias=False, device=device, dtype=dtype) for n in sizes)
-        self.alpha = nn.Parameter(torch.empty((k * (k - 1) // 2, features), **where))  # type: ignore[arg-type]
-        self.beta = nn.Parameter(torch.empty((k, features), **where))  # type: ignore[arg-type]
-        self.bias = nn.Parameter(torch.empty((features,), **where)) if bias else None  # type: ignore[arg-type]
+        self.alpha = nn.Parameter(torch.empty((k * (k - 1) // 2, features), device=device, dtype=dtype))
+        self.beta = nn.Parameter(torch.empty((k, features), device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty((features,), device=device, dtype=dtype)) if bias else None
         self._begin()
 
     def reset_parameters(self) -> None:

@@ -162,9 +162,11 @@ class _Block(nn.Module):
     def _check_shapes(self, suffix: str, found: dict[str, Tensor | None], x: Tensor) -> None:
         """Whoever put other weights in their place: kernels read memory by the sizes they are told."""
         for name, shape in self._shapes(self.input_size if x.dtype in INTEGERS else x.shape[-1]):
-            tensor = found[name]
-            if tensor is not None and tensor.shape != shape:
-                raise RuntimeError(f"{type(self).__name__}: {name + suffix} must have shape {shape}, got {tuple(tensor.shape)}")
+            self._check_shape(name + suffix, found[name], shape)
+
+    def _check_shape(self, name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+        if tensor is not None and tensor.shape != shape:
+            raise RuntimeError(f"{type(self).__name__}: {name} must have shape {shape}, got {tuple(tensor.shape)}")
 
     def _scan(self, problem: Problem) -> Result:
         try:
@@ -530,9 +532,7 @@ class _Layer(_Block):
         if self.learn_state:
             learned = {part + "0": getattr(self, part + "0") for part in self._cell.carries}
             for (name, tensor), size in zip(learned.items(), self._sizes(), strict=True):
-                if tensor.shape != (len(self._names), size):
-                    expected = (len(self._names), size)
-                    raise RuntimeError(f"{type(self).__name__}: {name} must have shape {expected}, got {tuple(tensor.shape)}")
+                self._check_shape(name, tensor, (len(self._names), size))
             return State(*(tensor.unsqueeze(1).expand(-1, n, -1) for tensor in learned.values()))
         zeros = {size: like.new_zeros((len(self._names), n, size)) for size in set(self._sizes())}
         return State(*(zeros[size] for size in self._sizes()))  # one for h and c, but with a projection

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from multint.paper import products
-from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, Stopped, environment, write_json
+from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, Stopped, environment, handling, write_json
 
 State = Any  # a tensor, a tuple of tensors, or None
 
@@ -170,22 +169,13 @@ def heard(world: int) -> Iterator[list[int]]:
     The second one ends it at once, and so does the first among several processes, which must not part.
     """
     asked: list[int] = []
-    if world > 1 or threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = {int(number): signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
 
     def listen(number: int, _: Any) -> None:
         asked.append(number)
         signal.signal(number, before[number])
 
-    for number in before:
-        signal.signal(number, listen)
-    try:
+    with handling(() if world > 1 else (signal.SIGTERM, signal.SIGINT), listen) as before:
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # ---- states ----

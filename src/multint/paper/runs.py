@@ -11,11 +11,13 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -384,6 +386,20 @@ def append_line(path: Path, line: str) -> None:
         file.write(line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: Callable[..., None]) -> Iterator[dict[int, Any]]:
+    """Let ``handler`` hear these signals, in the main thread, which alone can; by number, the handlers it stands in for."""
+    inside = threading.current_thread() is threading.main_thread()
+    before = {int(number): signal.getsignal(number) or signal.SIG_DFL for number in (numbers if inside else ())}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield before
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 class Clock:

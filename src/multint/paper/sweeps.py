@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from multint.paper.overrides import RecipeError
-from multint.paper.runs import SHARED, Stopped, shared
+from multint.paper.runs import SHARED, Stopped, handling, shared
 
 Point = tuple[tuple[str, ...], int]  # overrides and seed
 MOST_SEED = 2**32 - 1
@@ -63,17 +62,9 @@ class Asked:
 
     @contextmanager
     def listening(self) -> Iterator["Asked"]:
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
         # what whoever began the sweep ignores (nohup, a job in the background) stays ignored
-        heard = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self) for number in heard}
-        try:
+        with handling((number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN), self):
             yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler or signal.SIG_DFL)
 
     def begin(self, words: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

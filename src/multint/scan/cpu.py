@@ -87,7 +87,7 @@ def run(problem: Problem) -> Result:
     if x is not None and not lean:
         wx = _product(x, p.wx, keep)
     elif tokens is not None:
-        if fused.few_tokens(p):
+        if fused.few_tokens(p.wx, tokens):
             wx, tokens = (wx, tokens) if lean else (p.flow(), None)
         elif not torch.compiler.is_compiling() and not _fake(tokens):
             # the kernel looks too, but before torch 2.13 its error would end the process
@@ -157,7 +157,7 @@ def _flow(wx: Tensor, tokens: Tensor | None, x: Tensor | None) -> tuple[Tensor, 
     """What the operators take in their place: W x, or a table and its tokens; more symbols than tokens are gathered."""
     if x is not None:
         return _product(x, wx, False), None
-    if tokens is not None and wx.shape[0] > tokens.numel():
+    if tokens is not None and fused.few_tokens(wx, tokens):
         return F.embedding(tokens, wx), None
     return wx, tokens
 

@@ -83,11 +83,10 @@ def result(p: Problem, outputs: Tensor, h: Tensor, c: Tensor) -> Result:
     return Result(outputs, State(cast(h, p.state.h.dtype), None if p.state.c is None else cast(c, p.state.c.dtype)))
 
 
-def few_tokens(p: Problem) -> bool:
+def few_tokens(table: Tensor, tokens: Tensor) -> bool:
     """Whether the flows of the tokens at hand are fewer than the symbols there are."""
-    assert p.tokens is not None
     # a compiled graph serves every length, so it must not ask for this one
-    return p.wx.shape[0] > (MOST_SYMBOLS if torch.compiler.is_compiling() else p.tokens.numel())
+    return table.shape[0] > (MOST_SYMBOLS if torch.compiler.is_compiling() else tokens.numel())
 
 
 def call(kernel: Any, differentiable: bool, *args: Any) -> Any:

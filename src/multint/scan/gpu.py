@@ -49,7 +49,7 @@ def engine_for(problem: Problem) -> str:
 def run(problem: Problem) -> Result:
     p = problem
     given = fused.tensors(p, torch.float32)
-    if p.tokens is not None and not p.recompute and fused.few_tokens(p):
+    if p.tokens is not None and not p.recompute and fused.few_tokens(p.wx, p.tokens):
         given |= {"wx": p.flow(), "tokens": None}
     elif p.tokens is not None and p.tokens.numel() > 0:
         inside = ((p.tokens >= 0) & (p.tokens < p.wx.shape[0])).all()  # a look at the values themselves would wait for the GPU

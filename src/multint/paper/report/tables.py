@@ -11,6 +11,7 @@ from multint.paper.report.against import Standing, View, additive, rows_of
 from multint.paper.report.markup import Cell, Table
 from multint.paper.report.spelling import NONE, duration, ours, stds
 
+STARTS = ("start.alpha", "start.beta1", "start.beta2")  # of vectors that an additive twin does not have
 SIGNS = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss"}
 
 
@@ -213,13 +214,12 @@ def _twin_table(title: str, note: str, groups: Sequence[Group], among: Sequence[
 
 def _without_start(changed: str) -> str:
     """What a twin has of changes: it has no alpha and no betas to start elsewhere."""
-    return ", ".join(c for c in changed.split(", ") if not c.startswith(("start.alpha=", "start.beta1=", "start.beta2=")))
+    return ", ".join(change for change in changed.split(", ") if change.partition("=")[0] not in STARTS)
 
 
 def _setting(run: Run) -> str:
     """What twins on a user's text share, whose recipes do not say it: all but the form, its starting values and the rate."""
-    form = ("integration", "start.alpha", "start.beta1", "start.beta2", "schedule.lr")
-    return settings(run.config, but=("seed", *form)) if run.text else ""
+    return settings(run.config, but=("seed", "integration", *STARTS, "schedule.lr")) if run.text else ""
 
 
 def _twin_row(plain: Group | None, mi: Group | None) -> tuple[Cell, ...]:
