@@ -189,11 +189,11 @@ def pair(kind, *args, backend="cpu", builder=make, **kwargs):
     return ours, judge
 
 
-def all_gradients(module, result, *inputs):
+def all_gradients(module, result, *inputs, **options):
     """Gradients of ``scalar(result)`` by name, for the inputs that ask for one and all parameters; zero for those not used."""
     named = {f"input {k}": x for k, x in enumerate(tensors(inputs)) if x.requires_grad}
     named |= {name.removeprefix("_orig_mod."): p for name, p in module.named_parameters()}  # as a compiled module calls its own
-    found = torch.autograd.grad(scalar(result), list(named.values()), allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(scalar(result), list(named.values()), allow_unused=True, materialize_grads=True, **options)
     return dict(zip(named, found, strict=True))
 
 

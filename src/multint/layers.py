@@ -21,7 +21,7 @@ from multint import cells, start
 from multint.cells import Cell, State
 from multint.integration import FORMS, Vectors
 from multint.regularize import Norm, RecurrentNorm, dropout_mask, zoneout_share
-from multint.scan import PHI, Problem, Result, at_home, check_backend, scan, side_by_side
+from multint.scan import PHI, Problem, Result, borrow, check_backend, scan, side_by_side
 from multint.start import Start
 
 Hidden = Tensor | tuple[Tensor, Tensor]
@@ -133,9 +133,9 @@ class _Block(nn.Module):
 
     def _problem(self, suffix: str, x: Tensor, state: State, **more: Any) -> Problem:
         """Everything ``scan`` needs: x is (t, n, features), or integer tokens (t, n)."""
-        weight_ih, weight_hh = at_home([getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")])
+        weight_ih, weight_hh = borrow([getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")])
         names = ("weight_hr", "bias_hn", "alpha", "beta1", "beta2", "bias")
-        others = at_home([getattr(self, name + suffix, None) for name in names])
+        others = borrow([getattr(self, name + suffix, None) for name in names])
         self._check_shapes(suffix, {"weight_ih": weight_ih, "weight_hh": weight_hh, **dict(zip(names, others, strict=True))}, x)
         weight_hr, bias_hn, *vectors = others
         narrow = _autocast_dtype(x, weight_ih)
@@ -560,9 +560,10 @@ class _Layer(_Block):
         for k in range(self.num_layers):
             if width == 1:
                 results = [reader(k, x, False)()]
+            elif self.norm is not None:  # its parameters and statistics belong to one stream
+                results = [reader(2 * k, x, False)(), reader(2 * k + 1, x, True)()]
             else:
-                # x too is used on a second stream, as a view: see at_home
-                results = side_by_side(reader(2 * k, x, False), reader(2 * k + 1, x.view_as(x), True), x)
+                results = side_by_side(reader(2 * k, x, False), reader(2 * k + 1, x, True), x)
             lasts += [result.state for result in results]
             x = results[0].outputs if width == 1 else torch.cat([result.outputs for result in results], -1)
             x = x.to(out_dtype)
@@ -582,6 +583,8 @@ class _Layer(_Block):
         zeros: bool,
     ) -> Result:
         suffix = f"_l{j // 2 if self.bidirectional else j}{'_reverse' if reverse else ''}"
+        (x,), (lengths, resets) = borrow([x]), borrow([lengths, resets])
+        state, restart = State(*borrow(state)), None if restart is None else State(*borrow(restart))
         if reverse:
             x = backwards(x, lengths)
             # reading backwards, a sequence ends where the next began: the state restarts one step later

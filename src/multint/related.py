@@ -16,7 +16,7 @@ from multint import cells
 from multint.cells import Cell, State
 from multint.integration import Vectors, as_general, simple
 from multint.layers import INTEGERS, MIRNN, _among, _flag, _Layer, _positive
-from multint.scan import PHI, Result, at_home
+from multint.scan import PHI, Result, borrow
 from multint.scan.reference import NONLINEARITIES, TensorMaths, walk
 from multint.shapes import Float, Integer
 from multint.start import Start
@@ -251,7 +251,7 @@ class _Relative(_Layer):
     def _carry(self, suffix: str, x: Tensor, state: State, **more: Any) -> Result:
         del more["drop"], more["norm"], more["fresh"], more["recompute"]  # the first two are always None: see _WITHOUT
         names = [name for name, _ in self._shapes(1)]
-        weights = dict(zip(names, at_home([getattr(self, name + suffix) for name in names]), strict=True))
+        weights = dict(zip(names, borrow([getattr(self, name + suffix) for name in names]), strict=True))
         try:
             return walk(x.shape[0], self._steps(weights, x), state, **more)
         except IndexError as error:

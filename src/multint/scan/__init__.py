@@ -8,7 +8,7 @@ from types import ModuleType
 
 from multint.scan import cpu, exported, gpu, operator, reference
 from multint.scan.contract import PHI, Norms, Problem, Result, StepNorm
-from multint.scan.streams import at_home, side_by_side
+from multint.scan.streams import borrow, side_by_side
 
 BACKENDS: dict[str, ModuleType] = {"exported": exported, "cpu": cpu, "gpu": gpu, "operator": operator, "reference": reference}
 
@@ -19,8 +19,8 @@ __all__ = [
     "Problem",
     "Result",
     "StepNorm",
-    "at_home",
     "backends",
+    "borrow",
     "check_backend",
     "scan",
     "side_by_side",
