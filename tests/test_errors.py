@@ -357,6 +357,21 @@ def test_batch_sizes_that_do_not_add_up(kind):
         make(kind, 4, 5)(packed)
 
 
+@each_kind
+def test_batch_sizes_that_increase(kind):
+    packed = PackedSequence(torch.randn(5, 4), torch.tensor([2, 3]))
+    with pytest.raises(ValueError, match=r"batch_sizes of a packed input must not increase.*got \[2, 3\]"):
+        make(kind, 4, 5)(packed)
+
+
+@each_kind
+def test_a_cell_names_a_wrong_size_before_a_wrong_device(kind):
+    """As torch.nn's cells do: the size is wrong on every device."""
+    for cell in (make_cell(kind, 4, 5), THEIR_CELLS[kind](4, 5)):
+        with pytest.raises(RuntimeError, match="input has inconsistent input_size: got 6 expected 4"):
+            cell(torch.empty(3, 6, device="meta"))
+
+
 # ---- tokens and resets ----
 
 

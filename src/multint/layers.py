@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from multint import cells, start
 from multint.cells import Cell, State
@@ -472,7 +471,14 @@ class _Layer(_Block):
                 f"{type(self).__name__}: batch_sizes of a packed input must add up to its {data.shape[0]} steps, "
                 f"got {batch_sizes.tolist()}"
             )
-        x, lengths = _pad(PackedSequence(data, batch_sizes))
+        if not bool((batch_sizes[1:] <= batch_sizes[:-1]).all()):
+            raise ValueError(
+                f"{type(self).__name__}: batch_sizes of a packed input must not increase, since longer sequences come first, "
+                f"got {batch_sizes.tolist()}"
+            )
+        rows, lengths = _places(batch_sizes, data.shape[0])
+        rows, steps = rows.to(data.device), (batch_sizes.shape[0], lengths.shape[0])
+        x = _padded(data, rows, steps)
         state = None if hx is None else self._given(hx, True, x)
         if state is not None and sorted_indices is not None:
             state = State(*(None if part is None else part.index_select(1, sorted_indices) for part in state))
@@ -481,14 +487,10 @@ class _Layer(_Block):
                 raise ValueError(
                     f"{type(self).__name__}: resets of a packed input must be packed with the same lengths in the same order"
                 )
-            resets, _ = _pad(PackedSequence(resets.data, batch_sizes))
-            resets = self._check_resets(resets, x.shape[:2], True, batch_first=False)
+            resets = self._check_resets(_padded(resets.data, rows, steps), steps, True, batch_first=False)
         output, last = self._layers(x, state, lengths.to(data.device), resets)
         if unsorted_indices is not None:
             last = State(*(None if part is None else part.index_select(1, unsorted_indices) for part in last))
-        # pack_padded_sequence by hand: torch's has no forward-mode derivative
-        inside = torch.arange(x.shape[1], device=batch_sizes.device) < batch_sizes.unsqueeze(1)
-        rows = inside.flatten().nonzero().squeeze(1).to(output.device)
         packed = output.flatten(0, 1).index_select(0, rows)
         return PackedSequence(packed, batch_sizes, sorted_indices, unsorted_indices), self._hidden(last)
 
@@ -618,14 +620,23 @@ def _stack(parts: list[Tensor]) -> Tensor:
     return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
 
-_untraced = _disable_dynamo(pad_packed_sequence)  # unlike torch.compiler.disable it loads the compiler when called, not here
+def _places(batch_sizes: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Of each packed step its row in padded memory, (steps * n, ...), and the length of each sequence; both on the CPU.
+
+    Torch's own functions for this cannot be traced everywhere and have no forward-mode derivative.
+    """
+    n = int(batch_sizes[0]) if batch_sizes.shape[0] > 0 else 0
+    ends = batch_sizes.cumsum(0)
+    packed = torch.arange(size)
+    t = torch.searchsorted(ends, packed, right=True)
+    rows = t * n + packed - (ends - batch_sizes)[t]
+    return rows, (batch_sizes.unsqueeze(1) > torch.arange(n)).sum(0)
 
 
-def _pad(packed: PackedSequence) -> tuple[Tensor, Tensor]:
-    # torch 2.11 and 2.12 cannot trace it: a compiled model breaks its graph there
-    if torch.compiler.is_compiling() and torch.__version__ < "2.13":
-        return _untraced(packed)
-    return pad_packed_sequence(packed)
+def _padded(data: Tensor, rows: Tensor, steps: tuple[int, int]) -> Tensor:
+    """Packed data as (t, n, ...), with zeros behind each sequence."""
+    padded = data.new_zeros((steps[0] * steps[1], *data.shape[1:])).index_copy(0, rows, data)
+    return padded.view(*steps, *data.shape[1:])
 
 
 def _same_packing(a: PackedSequence, b: PackedSequence) -> bool:
@@ -909,9 +920,9 @@ class _SingleCell(_Block):
         name = type(self).__name__
         if input.dim() not in (rank - 1, rank):
             raise ValueError(f"{name}: Expected input to be {rank - 1}D or {rank}D, got {input.dim()}D instead")
-        self._check_device(input, weight)
-        if rank == 2 and input.size(-1) != self.input_size:
+        if rank == 2 and input.size(-1) != self.input_size:  # before the device, as nn's cells have it
             raise RuntimeError(f"input has inconsistent input_size: got {input.size(-1)} expected {self.input_size}")
+        self._check_device(input, weight)
         self._check_features(input, weight)
         batched = input.dim() == rank
         x = input if batched else input.unsqueeze(0)

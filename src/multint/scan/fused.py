@@ -37,6 +37,11 @@ def seen_through() -> str | None:
     return operator.transformed()
 
 
+def batched(grads: Sequence[Tensor | None]) -> bool:
+    """Whether gradients are many at once, as from ``torch.autograd.grad(is_grads_batched=True)``: no kernel can read those."""
+    return any(g is not None and torch._C._functorch.is_legacy_batchedtensor(g) for g in grads)
+
+
 def tensors(p: Problem, exact: torch.dtype) -> dict[str, Tensor | None]:
     """A problem's tensors by ``NAMES``; what is not stored narrow comes in the dtype ``exact``, Eq. 4's vectors as one tensor."""
     h = cast(p.state.h, exact)

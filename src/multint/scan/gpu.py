@@ -70,7 +70,7 @@ _SETTINGS = "str cell, str phi, str engine, bool fresh, bool recompute"
 _LIBRARY = torch.library.Library("multint", "FRAGMENT")
 _LIBRARY.define(f"gpu_forward({_GIVEN}, {_SETTINGS}, bool keep) -> (Tensor, Tensor, Tensor, Tensor[])")
 _LIBRARY.define(
-    f"gpu_backward(Tensor? d_outputs, Tensor? d_h, Tensor? d_c, Tensor outputs, Tensor[] kept, {_GIVEN}, {_SETTINGS}, str wanted)"
+    f"gpu_backward(Tensor? d_outputs, Tensor? d_h, Tensor? d_c, Tensor? outputs, Tensor[] kept, {_GIVEN}, {_SETTINGS}, str wanted)"
     " -> Tensor[]"
 )
 _TENSORS = len(fused.NAMES)
@@ -105,7 +105,7 @@ def _forward_fake(*args: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
 
 
 def _backward_kernel(
-    d_outputs: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, outputs: Tensor, kept: list[Tensor], *args: Any
+    d_outputs: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, outputs: Tensor | None, kept: list[Tensor], *args: Any
 ) -> list[Tensor]:
     p, engine, wanted = _read(args)
     names = wanted.split()
@@ -117,7 +117,7 @@ def _backward_kernel(
 
 
 def _backward_fake(
-    d_outputs: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, outputs: Tensor, kept: list[Tensor], *args: Any
+    d_outputs: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, outputs: Tensor | None, kept: list[Tensor], *args: Any
 ) -> list[Tensor]:
     p, _, wanted = _read(args)
     return [getattr(p, name).new_empty(getattr(p, name).shape) for name in wanted.split()]
@@ -126,8 +126,10 @@ def _backward_fake(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     outputs, _, _, *kept = output
     kept = kept[0] if kept and isinstance(kept[0], list) else kept  # the operator's own form
+    p, engine, _ = _read(inputs)
     ctx.settings = inputs[_TENSORS:-1]
-    ctx.save_for_backward(*inputs[:_TENSORS], outputs, *kept)
+    # outputs that a user changes in place must not be among what is saved, unless they are read
+    ctx.save_for_backward(*inputs[:_TENSORS], outputs if engine.reads_outputs(p) else None, *kept)
     ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)
 
@@ -135,7 +137,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
 def _gradients(ctx: Any, kernel: Any, grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # asked for once: checkpointing computes them anew
     given, outputs, kept = saved[:_TENSORS], saved[_TENSORS], saved[_TENSORS + 1 :]
-    if torch.is_grad_enabled() or fused.seen_through():
+    if torch.is_grad_enabled() or fused.seen_through() or fused.batched(grads):
         named, (cell, phi, *_) = dict(zip(fused.NAMES, given, strict=True)), ctx.settings
         p = Inputs(cell, phi, *given)
         found = fused.gradients_in_torch(named, cell, phi, fused.whole(grads, p.steps, p.u, p.h, p.c))

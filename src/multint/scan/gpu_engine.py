@@ -89,12 +89,18 @@ class Engine(Protocol):
     def kept(self, p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of every tensor of ``Outputs.kept`` for a problem with a gradient to come."""
 
+    def reads_outputs(self, p: Inputs) -> bool:
+        """Whether the backward pass reads the outputs as they were returned."""
+
     def forward(self, p: Inputs, keep: bool) -> Outputs: ...
 
     def backward(
-        self, p: Inputs, kept: Sequence[Tensor], outputs: Tensor, grads: Sequence[Tensor | None], wanted: frozenset[str]
+        self, p: Inputs, kept: Sequence[Tensor], outputs: Tensor | None, grads: Sequence[Tensor | None], wanted: frozenset[str]
     ) -> Gradients:
-        """``grads`` are those of outputs, last h and last c, None for zero; ``wanted`` are names of fields of ``Gradients``."""
+        """``grads`` are those of outputs, last h and last c, None for zero; ``wanted`` are names of fields of ``Gradients``.
+
+        ``outputs`` are there if ``reads_outputs``.
+        """
 
 
 def table_gradient(tokens: Integer[Tensor, "t n"], d_flow: Float[Tensor, "t n gh"], symbols: int) -> Float[Tensor, "v gh"]:

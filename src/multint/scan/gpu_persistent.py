@@ -474,6 +474,10 @@ def _made(p: Inputs, shape: Shape) -> tuple[bool, bool]:
     return p.tokens is None, p.x is not None
 
 
+def reads_outputs(p: Inputs) -> bool:
+    return True
+
+
 def forward(p: Inputs, keep: bool) -> Outputs:
     t, (n, h) = p.steps, p.h.shape
     shape = Shape(p.cell, h)
@@ -495,8 +499,9 @@ def forward(p: Inputs, keep: bool) -> Outputs:
 
 
 def backward(
-    p: Inputs, kept: Sequence[Tensor], outputs: Tensor, grads: Sequence[Tensor | None], wanted: frozenset[str]
+    p: Inputs, kept: Sequence[Tensor], outputs: Tensor | None, grads: Sequence[Tensor | None], wanted: frozenset[str]
 ) -> Gradients:
+    assert outputs is not None
     t, (n, h) = p.steps, p.h.shape
     shape = Shape(p.cell, h)
     rest, (flow_kept, weight_kept) = list(kept), _made(p, shape)

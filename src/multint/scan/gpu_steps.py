@@ -161,6 +161,10 @@ def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     return found
 
 
+def reads_outputs(p: Inputs) -> bool:
+    return "outputs" not in _kept(p)
+
+
 # ---- the passes ----
 
 
@@ -260,12 +264,12 @@ def _own(x: Tensor, size: int) -> Tensor:
 
 
 def backward(
-    p: Inputs, kept: Sequence[Tensor], outputs: Tensor, grads: Sequence[Tensor | None], wanted: frozenset[str]
+    p: Inputs, kept: Sequence[Tensor], outputs: Tensor | None, grads: Sequence[Tensor | None], wanted: frozenset[str]
 ) -> Gradients:
     made, size, p = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1], _aligned(p)
     cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
     states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
-    outputs = made["outputs"] if "outputs" in made else padded(outputs, h)
+    outputs = made["outputs"] if outputs is None else padded(outputs, h)
     flow, x = (made["flow"], made.get("x")) if "flow" in made else _flow(p)
     uz = made["uz"] if "uz" in made else _uz(p, outputs, operands, before)
     resets = None if p.resets is None else p.resets.contiguous().view(torch.uint8)
