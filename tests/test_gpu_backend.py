@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
-from helpers import KINDS, assert_same, hidden, make, make_cell, mapped, scalar, tensors
+from helpers import KINDS, THEIRS, assert_same, hidden, make, make_cell, mapped, scalar, tensors
 from hypothesis import assume, given
 from problems import (
     BF16,
@@ -68,10 +68,13 @@ def _gpu():
     reason = multint.backends()["gpu"]
     if reason is not None:
         pytest.skip(reason)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    places = torch.backends.cudnn.rnn, torch.backends.cuda.matmul
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "ieee"
     yield
-    torch.set_float32_matmul_precision(before)
+    for place, precision in zip(places, before, strict=True):
+        place.fp32_precision = precision
 
 
 @contextmanager
@@ -138,7 +141,7 @@ def test_steps_agrees_with_the_reference_in_float64(dtype, state, tolerance, opt
 
 @given(drawn_problems(phis=("tanh", "identity")))
 def test_steps_with_tf32_agrees_with_the_reference_in_float64(options):
-    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.rnn.fp32_precision = "tf32"
     with only("steps"):
         assert_agrees(on_device(**options, dtype=F32), 5e-3, "gpu")
 
@@ -273,7 +276,7 @@ def test_with_flows_formed_anew_a_layer_holds_less_than_half_of_what_cudnn_holds
 
 @pytest.mark.parametrize("bar", BARS[:4] + BARS[9:], ids=lambda bar: "-".join(map(str, bar)))
 def test_steps_with_tf32_agrees_at_the_shapes_of_the_experiments(bar):
-    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.rnn.fp32_precision = "tf32"
     with only("steps"):
         assert_agrees(trained_problem(*bar, F32, device=DEVICE), 5e-3, "gpu", share=0)
 
@@ -463,15 +466,45 @@ def test_rows_may_be_more_than_a_grid_is_wide():
 
 
 def test_what_is_replayed_has_the_precision_that_is_asked_for_now():
+    """That of nn.LSTM: other products have a setting of their own."""
     problem = on_device("lstm", t=4, n=16, h=64, dtype=F32)
     found = {}
+    a, b = (torch.randn(64, 64, device=DEVICE) for _ in range(2))
+    exact = (a.double() @ b.double()).float()
     with only("steps"):
-        for precision in ("highest", "high", "highest again"):
-            torch.set_float32_matmul_precision(precision.partition(" ")[0])
+        for rnn, matmul in (("ieee", "ieee"), ("tf32", "ieee"), ("ieee", "tf32"), ("tf32", "tf32"), ("ieee", "ieee")):
+            torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision = rnn, matmul
             for _ in range(5):  # on the same memory, so that graphs are made and launched
-                found[precision] = bits(problem, "gpu")
-    assert_same_bits(found["highest again"], found["highest"])
-    assert not torch.equal(found["high"][0], found["highest"][0])
+                found.setdefault(rnn, []).append(bits(problem, "gpu"))
+                away = ((a @ b) - exact).norm() / exact.norm()  # torch's own products are as they were
+                assert away > 1e-5 if matmul == "tf32" else away < 1e-6
+    for results in found.values():
+        for result in results:
+            assert_same_bits(result, results[0])
+    assert not torch.equal(found["tf32"][0][0], found["ieee"][0][0])
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("h", [64, 250])
+def test_float32_has_the_precision_of_the_layer_that_is_replaced(kind, h):
+    """A converted layer is as far from float64 as cuDNN's is, under each setting of torch.backends.cudnn.rnn."""
+    theirs = THEIRS[kind](h, h, device=DEVICE)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.mul_(2)
+    ours, judge, x = multint.convert(theirs), copy.deepcopy(theirs).double(), drawn(20, 16, h)
+    exact = judge(x.detach().double().requires_grad_())[0]
+    for precision in ("tf32", "ieee"):
+        torch.backends.cudnn.rnn.fp32_precision = precision
+        away = []
+        for module in (ours, theirs):
+            y = module(x)[0]
+            (g,) = torch.autograd.grad(y.sum(), module.weight_hh_l0)
+            (expected,) = torch.autograd.grad(exact.sum(), judge.weight_hh_l0, retain_graph=True)
+            away.append([((y.double() - exact).norm() / exact.norm()).item(), ((g - expected).norm() / expected.norm()).item()])
+        for mine, cudnn in zip(*away, strict=True):
+            assert mine < 2 * cudnn + 1e-7, f"{precision}: {mine:.1e} from float64, cuDNN {cudnn:.1e}"
+            assert (mine > 1e-5) == (precision == "tf32")
 
 
 @each_kind
@@ -864,13 +897,25 @@ def test_a_weight_edited_before_the_backward_pass_raises(kind):
 
 
 @each_kind
-def test_an_output_edited_before_the_backward_pass_raises(kind):
+def test_an_output_edited_before_the_backward_pass_raises_as_with_cudnn(kind):
     """The gradient of U is a product with the outputs, which are not copied for it."""
-    module, x = layer(kind, 3, 18), drawn(5, 4, 3)
+    x = drawn(5, 4, 3)
+    for module in (layer(kind, 3, 24), THEIRS[kind](3, 24, device=DEVICE)):
+        output, _ = module(x)
+        output.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
+
+
+@each_kind
+def test_an_output_edited_before_the_backward_pass_is_no_error_where_units_are_added_to_it(kind):
+    """The steps then have a wider copy of their own."""
+    module, x = layer(kind, 4, 5), drawn(6, 4, 4)
     output, _ = module(x)
     output.mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        output.sum().backward()
+    (found,) = torch.autograd.grad(output.sum(), module.weight_hh_l0)
+    (expected,) = torch.autograd.grad(2 * module(x)[0].sum(), module.weight_hh_l0)
+    assert_same_bits([found], [expected])
 
 
 @each_engine
@@ -1019,6 +1064,21 @@ def test_a_backward_pass_under_vmap_equals_one_for_each_row(kind):
 
 
 @each_kind
+@each_engine
+def test_batched_gradients_equal_one_for_each_row(kind, engine):
+    with only(engine):
+        dtype = BF16 if engine == "persistent" else F32
+        module, x = layer(kind, 6, 40, dtype=dtype), drawn(3, 2, 6, dtype=dtype)
+        output = module(x)[0]
+        sent, wanted = drawn(4, *output.shape, dtype=dtype).detach(), [x, *module.parameters()]
+        together = torch.autograd.grad(output, wanted, sent, is_grads_batched=True, retain_graph=True)
+        for k, g in enumerate(sent):
+            one = torch.autograd.grad(output, wanted, g, retain_graph=True)
+            for a, b in zip(together, one, strict=True):
+                assert_near(a[k], b.double(), 1e-5 if dtype == F32 else 2e-2, "a gradient", 0.1 * b.numel() ** 0.5)
+
+
+@each_kind
 def test_transforms_that_look_through_operations_run_the_reference(kind, ran):
     module, x = make(kind, 6, 4, device=DEVICE), drawn(3, 2, 6).detach()
     judge = copy.deepcopy(module)
@@ -1156,6 +1216,25 @@ def test_inductor_gives_eagers_values_and_gradients(dtype):
     tolerance = 1e-5 if dtype == F32 else 2e-2
     for t in (5, 8, 13):
         assert_compiled_equals_eager(compiled, module, drawn(t, 4, 3, dtype=dtype), tolerance, tolerance)
+
+
+@pytest.mark.traced
+@each_kind
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_compiled_model_takes_packed_sequences(kind, bidirectional):
+    torch.compiler.reset()
+    module, x = make(kind, 3, 18, device=DEVICE, bidirectional=bidirectional), drawn(5, 4, 3)
+
+    def model(x, lengths):
+        output, _ = module(pack_padded_sequence(x, lengths, enforce_sorted=False))
+        return pad_packed_sequence(output)[0]
+
+    compiled = torch.compile(model)
+    for lengths in ([2, 5, 3, 1], [5, 1, 1, 4]):
+        results = [f(x, torch.tensor(lengths)) for f in (compiled, model)]
+        assert_same(*results, rtol=1e-5, atol=1e-6)
+        grads = [torch.autograd.grad(scalar(result), [x, *module.parameters()]) for result in results]
+        assert_same(*grads, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.traced

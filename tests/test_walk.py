@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import multint
-from multint.scan import walk
+from multint.scan import cublas, walk
 from multint.scan.walk import Launch, Product
 
 reason = multint.backends()["cpu"]
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 HANDLE, STREAM = 0x7_0000_0001, 0x7_0000_0002  # beyond 32 bits, as addresses are
 FUNCTION, SHARED = 0x7_0000_1000, 4096
 CPU = torch.device("cpu")
-DTYPES = {number: dtype for dtype, number in walk.TYPES.items()}
+DTYPES = {number: dtype for dtype, number in cublas.TYPES.items()}
 INVALID_VALUE, NOT_SUPPORTED = 7, 15  # statuses of cuBLAS
 SINGLE, CHOOSE = 68, 99  # cublasComputeType_t and cublasGemmAlgo_t
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}  # a rounding or two of the dtype
@@ -29,6 +29,7 @@ GEMM = ctypes.CFUNCTYPE(c_int, *SIZES, *MATRIX, *MATRIX, c_void_p, *MATRIX, c_in
 GEMM_PARTS = ctypes.CFUNCTYPE(c_int, *SIZES, *BATCH, *BATCH, c_void_p, *BATCH, c_int, c_int, c_int)
 LAUNCH = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
 SET_WORKSPACE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, ctypes.c_size_t)
+SET_MATH_MODE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int)
 
 
 def columns(address, kind, leading, rows, count):
@@ -42,14 +43,16 @@ class Vendor:
     """cuBLAS and the driver on CPU memory."""
 
     def __init__(self):
-        self.calls, self.launches, self.workspaces = [], [], []
+        self.calls, self.launches, self.workspaces, self.modes = [], [], [], []
         self.refuse_product, self.refuse_launch = {}, {}  # status by number of the call
         self.arguments = {}  # of a kernel besides the step, by function
-        self.alive = GEMM(self.multiply), GEMM_PARTS(self.multiply_parts), LAUNCH(self.launch), SET_WORKSPACE(self.set_workspace)
+        self.cublasGemmEx, self.cublasGemmStridedBatchedEx = GEMM(self.multiply), GEMM_PARTS(self.multiply_parts)
+        self.cublasSetWorkspace_v2, self.cublasSetMathMode = SET_WORKSPACE(self.set_workspace), SET_MATH_MODE(self.set_mode)
+        self.cuLaunchKernel = LAUNCH(self.launch)
 
     def functions(self):
-        addresses = [ctypes.cast(function, c_void_p).value for function in self.alive[:3]]
-        return *addresses, self.alive[3]
+        functions = (self.cublasGemmEx, self.cublasGemmStridedBatchedEx, self.cuLaunchKernel)
+        return tuple(ctypes.cast(function, c_void_p).value for function in functions)
 
     def multiply(self, *given):
         *head, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm = given
@@ -67,7 +70,7 @@ class Vendor:
         if refused:
             return refused
         numbers = [ctypes.c_float.from_address(x).value for x in (alpha, beta)]
-        if handle != HANDLE or numbers != [1, 0] or how != (SINGLE, CHOOSE) or len({a[1], b[1], c[1]}) > 1:
+        if handle != HANDLE or numbers not in ([1, 0], [1, 1]) or how != (SINGLE, CHOOSE) or len({a[1], b[1], c[1]}) > 1:
             return NOT_SUPPORTED
         shapes = [(k, m) if turn_a else (m, k), (n, k) if turn_b else (k, n), (m, n)]
         if any(x[2] < max(1, rows) for x, (rows, _) in zip((a, b, c), shapes, strict=True)):
@@ -77,7 +80,8 @@ class Vendor:
                 columns(address + part * apart * DTYPES[kind].itemsize, kind, leading, *shape)
                 for (address, kind, leading, apart), shape in zip((a, b, c), shapes, strict=True)
             )
-            out.copy_((left.t() if turn_a else left).float() @ (right.t() if turn_b else right).float())
+            product = (left.t() if turn_a else left).float() @ (right.t() if turn_b else right).float()
+            out.copy_(out + product if numbers[1] else product)  # with 0 BLAS does not read what lay there
         return 0
 
     def launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra):
@@ -96,11 +100,16 @@ class Vendor:
         self.workspaces.append((handle, address, size))
         return self.refuse_product.get("workspace", 0)
 
+    def set_mode(self, handle, mode):
+        self.modes.append((handle, mode))
+        return 0
+
 
 @pytest.fixture
 def vendor(monkeypatch):
     vendor = Vendor()
     monkeypatch.setattr(walk, "_vendor", vendor.functions)
+    monkeypatch.setattr(cublas, "library", lambda: vendor)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
 
@@ -198,7 +207,7 @@ def test_a_product_is_pythons_wherever_its_tensors_lie(vendor, operand, matrix, 
     assert made.made[-1].isfinite().any()
 
 
-@pytest.mark.parametrize("dtype", walk.TYPES)
+@pytest.mark.parametrize("dtype", cublas.TYPES)
 @pytest.mark.parametrize("result", ["columns of a wider one", "2 parts, columns of wider ones"])
 @pytest.mark.parametrize("matrix", ["plain", "rows of a transposed one"])
 def test_a_product_is_pythons_in_every_dtype(vendor, dtype, matrix, result):
@@ -338,3 +347,74 @@ def test_a_workspace_that_cublas_refuses_is_named_and_nothing_is_launched(vendor
     with pytest.raises(RuntimeError, match="^multint: cuBLAS answered status 7 to a workspace of 64 bytes$"):
         compiled_walk(everything(), range(T), torch.empty(64, dtype=torch.uint8))
     assert vendor.calls == []
+
+
+# -------------------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.fixture
+def precision():
+    """Sets the precision of recurrent layers and of other products, for one test."""
+    places = torch.backends.cudnn.rnn, torch.backends.cuda.matmul
+    before = [place.fp32_precision for place in places]
+
+    def set_to(*values):
+        for place, value in zip(places, values, strict=True):
+            place.fp32_precision = value
+
+    yield set_to
+    set_to(*before)
+
+
+@pytest.mark.parametrize("rnn, mode", [("tf32", 3), ("ieee", 0), ("none", 0)])
+@pytest.mark.parametrize("matmul", ["tf32", "ieee"])
+def test_float32_products_have_the_precision_of_recurrent_layers(vendor, precision, rnn, mode, matmul):
+    precision(rnn, matmul)
+    compiled_walk(everything(), range(T))
+    cublas._multiply(torch.randn(N, K), torch.randn(K, M), torch.empty(N, M), add=False)
+    assert vendor.modes == [(HANDLE, mode)] * 2
+    assert cublas.as_torch_has_it() == ((rnn == "tf32") == (matmul == "tf32"))
+
+
+def test_other_products_leave_the_precision_alone(vendor):
+    narrow = Product(*(torch.randn(*shape).bfloat16() for shape in ((T, N, K), (K, M), (T, N, M))))
+    compiled_walk([narrow], range(T))
+    assert vendor.modes == []
+
+
+def laid_out(how, rows, columns):
+    """A random matrix whose memory lies in one way or another."""
+    if how == "every other column":
+        return torch.randn(rows, 2 * columns)[:, ::2]
+    if how == "columns of a wider one":
+        return torch.randn(rows, columns + 3)[:, 1 : columns + 1]
+    return torch.randn(columns, rows).t() if how == "transposed" else torch.randn(rows, columns)
+
+
+LAYOUTS = ("plain", "transposed", "columns of a wider one", "every other column")
+
+
+@pytest.mark.parametrize("n, k, m", [(3, 8, 5), (1, 8, 5), (3, 1, 5), (3, 8, 1), (1, 1, 1)])
+@pytest.mark.parametrize("of_a", LAYOUTS)
+@pytest.mark.parametrize("of_w", LAYOUTS)
+@pytest.mark.parametrize("add", [False, True])
+def test_a_single_product_is_torchs_wherever_its_tensors_lie(vendor, of_a, of_w, add, n, k, m):
+    a, w, out = laid_out(of_a, n, k), laid_out(of_w, k, m), torch.randn(n, m + 2)[:, :m]
+    expected = a @ w + (out if add else 0)
+    cublas._multiply(a, w, out, add)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_stack_of_products_is_torchs(vendor, turned):
+    a, out = torch.randn(N, 2 * K).unflatten(1, (2, K)).transpose(0, 1), torch.empty(2, N, M)
+    w = (torch.randn(M, 2 * K).t() if turned else torch.randn(2 * K, M)).unflatten(0, (2, K))
+    cublas._multiply(a, w, out, False)
+    torch.testing.assert_close(out, a @ w, rtol=1e-5, atol=1e-5)
+    assert vendor.calls == ["product in 2 parts"]
+
+
+def test_a_product_that_cublas_refuses_is_named(vendor):
+    vendor.refuse_product = {1: 7}
+    with pytest.raises(RuntimeError, match=r"^multint: cuBLAS answered status 7 to a product of \(3, 8\) with \(8, 5\)$"):
+        cublas._multiply(torch.randn(N, K), torch.randn(K, M), torch.empty(N, M), add=False)

@@ -20,6 +20,7 @@ from torch import Tensor
 from multint.cells import CELLS
 from multint.scan import walk
 from multint.scan.contract import PHI, Problem
+from multint.scan.cublas import multiply
 from multint.scan.gpu_engine import Gradients, Inputs, Outputs, cut, padded, table_gradient
 from multint.scan.walk import Launch, Product
 
@@ -174,7 +175,7 @@ def _flow(p: Inputs) -> tuple[Tensor, Tensor | None]:
         return p.wx.contiguous(), None
     size = _width(p.x.shape[2])
     x = padded(p.x.flatten(0, 1), size)
-    return (x @ padded(p.wx, size).t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
+    return multiply(x, padded(p.wx, size).t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
 
 
 def _flags(p: Inputs) -> dict[str, Any]:
@@ -303,7 +304,7 @@ def backward(
 
     found: dict[str, Tensor] = {}
     if wanted & {"h", "restart_h"}:
-        d_h = (cut(d_uz[0], shared) @ cut(p.u, shared, 0)).float()
+        d_h = multiply(cut(d_uz[0], shared), cut(p.u, shared, 0)).float()
         found |= _first("h", d_h + d_state_h if direct else d_h, p.resets, d_restart[0])
     if d_state_c is not None:
         found |= _first("c", d_state_c, p.resets, d_restart[1])
@@ -369,15 +370,15 @@ def _uz(p: Inputs, outputs: Tensor, operands: Tensor | None, before: Tensor | No
     uz = p.u.new_empty((p.steps * n, p.u.shape[0]))
     first, u = cut(uz, shared), cut(p.u, shared, 0).t()
     if before is not None:
-        torch.mm(before.flatten(0, 1), u, out=first)
+        multiply(before.flatten(0, 1), u, first)
     else:
-        torch.mm(outputs[:-1].flatten(0, 1), u, out=first[n:])
+        multiply(outputs[:-1].flatten(0, 1), u, first[n:])
         if p.fresh:
             first[:n].zero_()
         else:
-            torch.mm(p.h.to(p.u.dtype), u, out=first[:n])
+            multiply(p.h.to(p.u.dtype), u, first[:n])
     if operands is not None:
-        torch.mm(operands.flatten(0, 1), p.u[shared:].t(), out=uz[:, shared:])
+        multiply(operands.flatten(0, 1), p.u[shared:].t(), uz[:, shared:])
     return uz.view(p.steps, n, -1)
 
 
@@ -386,13 +387,13 @@ def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, befo
     d_u, shared = torch.empty_like(p.u), CELLS[p.cell].shared * p.u.shape[1]
     first, d_first = cut(d_u, shared, 0), cut(d_uz, shared)
     if before is not None:
-        torch.mm(d_first.flatten(0, 1).t(), before.flatten(0, 1), out=first)
+        multiply(d_first.flatten(0, 1).t(), before.flatten(0, 1), first)
     else:
-        torch.mm(d_first[1:].flatten(0, 1).t(), outputs[:-1].flatten(0, 1), out=first)
+        multiply(d_first[1:].flatten(0, 1).t(), outputs[:-1].flatten(0, 1), first)
         if not p.fresh:
-            first.addmm_(d_first[0].t(), p.h.to(p.u.dtype))
+            multiply(d_first[0].t(), p.h.to(p.u.dtype), first, add=True)
     if operands is not None:
-        torch.mm(d_uz[..., shared:].flatten(0, 1).t(), operands.flatten(0, 1), out=d_u[shared:])
+        multiply(d_uz[..., shared:].flatten(0, 1).t(), operands.flatten(0, 1), d_u[shared:])
     return d_u
 
 
@@ -402,10 +403,10 @@ def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], 
     if p.x is not None:
         flat, i = d_wx.flatten(0, 1), p.x.shape[2]
         if "x" in wanted:
-            found["x"] = cut(flat @ padded(p.wx, _width(i)), i).reshape(p.x.shape).contiguous()
+            found["x"] = cut(multiply(flat, padded(p.wx, _width(i))), i).reshape(p.x.shape).contiguous()
         if "wx" in wanted:
             rows = p.x.flatten(0, 1) if x is None else x
-            found["wx"] = _cropped(cut(flat.t() @ rows, i).contiguous(), size, -2)
+            found["wx"] = _cropped(cut(multiply(flat.t(), rows), i).contiguous(), size, -2)
     elif "wx" in wanted:
         found["wx"] = _cropped(d_wx if p.tokens is None else table_gradient(p.tokens, d_wx, p.wx.shape[0]), size)
     return found

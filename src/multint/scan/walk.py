@@ -7,17 +7,15 @@ Triton's interpreter, Python walks through the same list.
 
 import ctypes
 import functools
-import re
 from collections.abc import Sequence
 from ctypes import POINTER, c_int32, c_int64, c_uint32, c_void_p
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from multint.scan import build, cpu, replay
+from multint.scan import build, cpu, cublas, replay
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,10 @@ class Product:
     def run(self, t: int) -> None:
         a = self.a[t + self.shift] if self.a.dim() == 3 else self.a
         if self.parts == 1:
-            torch.mm(a, self.w, out=self.out[t] if self.out.dim() == 3 else self.out)
+            cublas.multiply(a, self.w, self.out[t] if self.out.dim() == 3 else self.out)
             return
         k = a.shape[1] // self.parts
-        torch.bmm(a.unflatten(1, (self.parts, k)).transpose(0, 1), self.w.unflatten(0, (self.parts, k)), out=self.out)
+        cublas.multiply(a.unflatten(1, (self.parts, k)).transpose(0, 1), self.w.unflatten(0, (self.parts, k)), self.out)
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ def walk(actions: Sequence[Product | Launch], steps: range) -> None:
         return  # an empty batch
     device = actions[0].a.device if isinstance(actions[0], Product) else actions[0].arguments[-1].device
     if device.type == "cuda" and _library() is not None:
-        precision = torch.backends.cuda.matmul.fp32_precision  # what cuBLAS chooses its kernels by
-        key = (steps, precision, *(action.key() for action in actions))
+        key = (steps, cublas.tf32(), *(action.key() for action in actions))
         replay.launch(key, functools.partial(_walk_compiled, actions, steps, device), device)
         return
     for k, t in enumerate(steps):
@@ -115,18 +112,10 @@ class _Where(ctypes.Structure):
     _fields_ = (*_fields(c_void_p, "handle stream multiply multiply_parts launch"), *_fields(c_int32, "type bytes"))
 
 
-TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType
-
-
 def _walk_compiled(actions: Sequence[Product | Launch], steps: range, device: torch.device, workspace: Tensor | None) -> None:
-    multiply, multiply_parts, launch, set_workspace = _vendor()
     dtype = next((action.a.dtype for action in actions if isinstance(action, Product)), torch.float32)
-    stream, handle = torch.cuda.current_stream(device).cuda_stream, torch.cuda.current_blas_handle()
-    if workspace is not None:  # until torch asks for the handle again
-        status = set_workspace(c_void_p(handle), c_void_p(workspace.data_ptr()), ctypes.c_size_t(workspace.numel()))
-        if status:
-            raise RuntimeError(f"multint: cuBLAS answered status {status} to a workspace of {workspace.numel()} bytes")
-    where = _Where(handle, stream, multiply, multiply_parts, launch, TYPES[dtype], dtype.itemsize)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    where = _Where(cublas.handle(dtype, workspace), stream, *_vendor(), cublas.TYPES[dtype], dtype.itemsize)
     alive: list[Any] = []  # what the numbers point to
     listed = (_Action * len(actions))(*(_numbers(action, device, alive) for action in actions))
     failed = _library()(ctypes.byref(where), listed, len(actions), steps.start, len(steps), steps.step)
@@ -209,14 +198,9 @@ def _library() -> Any:
 
 
 @functools.cache
-def _vendor() -> tuple[int, int, int, Any]:
-    """Of the libraries torch has loaded: cublasGemmEx, cublasGemmStridedBatchedEx, cuLaunchKernel; and cublasSetWorkspace."""
-    torch.cuda.current_blas_handle()  # loads cuBLAS, if nothing has before
-    maps = Path("/proc/self/maps").read_text()
-    paths = re.findall(r"\S*/libcublas\.so[.\d]*$", maps, re.MULTILINE)
-    if not paths:
-        raise RuntimeError("multint: cuBLAS is not among the libraries torch has loaded; use backend='reference'")
-    blas, driver = ctypes.CDLL(paths[0]), ctypes.CDLL("libcuda.so.1")
+def _vendor() -> tuple[int, int, int]:
+    """Addresses of cublasGemmEx, cublasGemmStridedBatchedEx and cuLaunchKernel."""
+    blas, driver = cublas.library(), ctypes.CDLL("libcuda.so.1")
     functions = (blas.cublasGemmEx, blas.cublasGemmStridedBatchedEx, driver.cuLaunchKernel)
     multiply, multiply_parts, launch = (ctypes.cast(function, c_void_p).value or 0 for function in functions)
-    return multiply, multiply_parts, launch, blas.cublasSetWorkspace_v2
+    return multiply, multiply_parts, launch
