@@ -1,20 +1,25 @@
 """On CUDA: the captured iteration against the eager one, and continuing from a checkpoint."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from multint.paper import engine
 from multint.paper.charlm import task
 
+LACKING = [name for name in ("lightning", "safetensors") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(bool(LACKING), reason=f"needs {' and '.join(LACKING)}, of the extra multint[paper]"),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
 TINY = ["hidden=32", "batch=4", "length=10", "evaluation_streams=4", "schedule.updates=40", "schedule.evaluate_every=20"]
 
 
 def trained(text, root, *changes):
+    from safetensors.torch import load_file
+
     said = []
 
     class Listener(engine.Silent):
