@@ -46,7 +46,7 @@ bench-loop: setup
 bench-cpu: setup
 	$(BIN)/python benchmarks/cpu.py
 
-# the layers beside cuDNN on this GPU, each line with its limit, into results/bench/; BENCH passes options: BENCH='--only float16'
+# the layers beside cuDNN on this GPU, each line with its limit, into results/bench/; BENCH passes options: BENCH='--part 1/2'
 bench-gpu:
 	$(GPU_PYTHON) benchmarks/gpu.py $(BENCH)
 

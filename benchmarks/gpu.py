@@ -9,6 +9,7 @@ import argparse
 import gc
 import itertools
 import operator
+import random
 import re
 import sys
 import time
@@ -16,12 +17,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import cached_property, partial
 from pathlib import Path
 
 import common
 import torch
-from common import LAYERS, TORCH
+from common import KINDS, LAYERS, TORCH
 from torch import Tensor, nn
 from torch.autograd import DeviceType
 
@@ -59,10 +61,14 @@ class Shape:
         return replace(self, t=AGREED_STEPS + 1, n=8, i=-(-self.i // 16), h=-(-self.h // 16))
 
 
-MIDDLE, WIDE = Shape(100, 128, 1024, 1024), Shape(100, 128, 2048, 2048)
+def square(t, n, h):
+    return Shape(t, n, h, h)
+
+
+MIDDLE, WIDE = square(100, 128, 1024), square(100, 128, 2048)
 NARROW_INPUT, SKIP_THOUGHT = Shape(50, 100, 64, 2048), Shape(30, 64, 620, 2400)
 DEEP = Shape(1000, 16, 240, 320, 4, True)
-SMALL, THIN = Shape(100, 64, 704, 704), Shape(500, 32, 240, 240)
+SMALL, THIN, LONG = square(100, 64, 704), square(500, 32, 240), square(1000, 16, 1024)
 CAPTURED = {  # the limit of MILSTM / nn.LSTM where both are captured
     SMALL: 0.60,
     MIDDLE: 0.72,
@@ -70,15 +76,34 @@ CAPTURED = {  # the limit of MILSTM / nn.LSTM where both are captured
     DEEP: 0.35,
     NARROW_INPUT: 0.95,
     WIDE: 0.95,
-    Shape(100, 256, 2048, 2048): 1.00,
+    square(100, 256, 2048): 1.00,
     SKIP_THOUGHT: 1.00,
-    Shape(100, 64, 700, 700): 1.00,  # from here on widths that are no multiple of 64
-    Shape(100, 64, 1000, 1000): 1.00,
-    Shape(100, 64, 513, 513): 1.00,
+    square(100, 64, 700): 1.00,  # from here on widths that are no multiple of 64
+    square(100, 64, 1000): 1.00,
+    square(100, 64, 513): 1.00,
 }
 EAGER = 0.85
 OTHERS = {"MIRNN": 0.95, "MIGRU(reset_after)": 1.00, "MIGRU": 1.25}
 LOOP = 0.10
+AS_TORCH = "float32 as torch has it"
+PRECISIONS = {"float32 TF32": True, "float32": False}  # is TF32 allowed? Other dtypes leave torch's settings alone
+FLOAT32 = {  # the limits of MILSTM / nn.LSTM eager in float32 as torch has it: training and inference
+    square(100, 64, 1024): (0.75, 0.75),
+    square(35, 20, 1500): (0.90, 1.00),
+    square(64, 128, 256): (0.90, 1.00),
+    square(35, 20, 650): (0.90, 1.00),
+}
+OTHERS_FLOAT32 = (1.00, 1.00)
+MORE = [  # reported in bfloat16 without limits
+    ("MILSTM", square(70, 96, 896)),
+    ("MILSTM", square(40, 48, 1536)),
+    ("MILSTM", square(35, 20, 650)),
+    ("MILSTM", square(200, 24, 384)),
+    ("MILSTM", square(64, 512, 512)),
+    ("MILSTM", Shape(300, 16, 512, 512, 3, True)),
+    ("MIGRU", square(70, 96, 896)),
+]
+DRAWN = {"t": (11, 256), "n": (1, 256), "h": (32, 2048)}  # the smallest and largest size of a drawn shape
 ITERATIONS = {  # milliseconds a whole training iteration may take
     "PTB MI-RNN-2048": (replace(exploratory.MIRNN, batch=100), 1.5),
     "enwik8 MI-LSTM-2048": (replace(recipes.ENWIK8_MILSTM, batch=128), 5.9),
@@ -112,27 +137,34 @@ class Line:
         return 5e-3 * few
 
 
-def lines(small):
-    """Every bar, in the order of the printed table."""
+def drawn(seed, count=4):
+    """Shapes that nobody selected, the same ones for the same seed."""
+    draw = random.Random(seed)
+    return [square(*(draw.randint(*ends) for ends in DRAWN.values())) for _ in range(count)]
+
+
+def lines(small, seed=0, slow=False):
+    """Every line, in the order of the printed table; ``slow`` adds those whose baseline takes many seconds a call."""
     bars = []
     at = Shape.small if small else (lambda shape: shape)
-    in_graph = {"weigh": by_events, "captured": True}
 
-    def beside_torch(kind, shape, limit, dtype="bfloat16", **more):
-        how = ("captured" if "captured" in more else "eager") + ("" if dtype == "bfloat16" else f", {dtype}")
-        contest = partial(against_torch, kind, shape, dtype.split()[0])
-        bars.append(Line(f"training {kind} / {TORCH[kind]} {how}", shape, limit, contest, dtype=dtype, **more))
+    def beside_torch(kind, shape, limit, dtype="bfloat16", captured=False, inference=False, note=""):
+        shape, weigh = at(shape), by_events if captured else by_clock
+        contest = partial(against_torch, kind, shape, dtype.split()[0], inference=inference)
+        name = f"{'inference' if inference else 'training'} {kind} / {TORCH[kind]} {'captured' if captured else 'eager'}"
+        name += ("" if dtype == "bfloat16" else f", {dtype}") + note
+        bars.append(Line(name, shape, limit, contest, weigh, dtype, PRECISIONS.get(dtype), captured=captured))
 
     for shape, limit in CAPTURED.items():
-        beside_torch("MILSTM", at(shape), limit, **in_graph)
+        beside_torch("MILSTM", shape, limit, captured=True)
     for shape in CAPTURED:
-        beside_torch("MILSTM", at(shape), EAGER, weigh=by_clock)
-    for (kind, limit), shape in itertools.product(OTHERS.items(), map(at, (MIDDLE, SKIP_THOUGHT))):
-        beside_torch(kind, shape, limit, **in_graph)
-    for kind, shape in itertools.product(OTHERS, map(at, (SMALL, THIN))):
-        beside_torch(kind, shape, None, **in_graph)
-    for kind, shape in itertools.product(OTHERS, map(at, (MIDDLE, SKIP_THOUGHT))):
-        beside_torch(kind, shape, EAGER, weigh=by_clock)
+        beside_torch("MILSTM", shape, EAGER)
+    for (kind, limit), shape in itertools.product(OTHERS.items(), (MIDDLE, SKIP_THOUGHT)):
+        beside_torch(kind, shape, limit, captured=True)
+    for kind, shape in itertools.product(OTHERS, (SMALL, THIN)):
+        beside_torch(kind, shape, None, captured=True)
+    for kind, shape in itertools.product(OTHERS, (MIDDLE, SKIP_THOUGHT)):
+        beside_torch(kind, shape, EAGER)
     for name, (recipe, most) in ITERATIONS.items():
         v, recipe = SYMBOLS[recipe.corpus], smaller(recipe) if small else recipe
         shape = Shape(recipe.length, recipe.batch, v, recipe.hidden)
@@ -146,16 +178,31 @@ def lines(small):
         contest = partial(against_torch, kind, shape, "bfloat16")
         weigh = partial(by_bytes, which=name)
         bars.append(Line(f"memory {name} {kind} / {TORCH[kind]}", shape, limit, contest, weigh, memory=True))
-    for shape in map(at, (MIDDLE, WIDE)):
-        beside_torch(lean, shape, None, **in_graph)
-    for shape in map(at, (MIDDLE, NARROW_INPUT)):
-        for dtype, tf32 in (("float16", None), ("float32 TF32", True), ("float32", False)):
-            beside_torch("MILSTM", shape, None, dtype, tf32=tf32, **in_graph)
-    # last, being slow
+    for shape in (MIDDLE, WIDE):
+        beside_torch(lean, shape, None, captured=True)
+    for shape, dtype in itertools.product((MIDDLE, NARROW_INPUT), ("float16", *PRECISIONS)):
+        beside_torch("MILSTM", shape, None, dtype, captured=True)
+    for kind, (shape, limits) in itertools.product(KINDS, FLOAT32.items()):
+        training, inference = limits if kind == "MILSTM" else OTHERS_FLOAT32
+        beside_torch(kind, shape, training, AS_TORCH)
+        beside_torch(kind, shape, inference, AS_TORCH, inference=True)
+    beside_torch("MIRNN", square(64, 128, 256), None, AS_TORCH, captured=True)
+    for shape, dtype, inference in itertools.product(FLOAT32, PRECISIONS, (False, True)):
+        beside_torch("MILSTM", shape, None, dtype, inference=inference)
+    for kind, shape in MORE:
+        beside_torch(kind, shape, None)
+        beside_torch(kind, shape, None, captured=True)
+        beside_torch(kind, shape, None, inference=True)
+    for dtype, captured, inference in itertools.product(("float16", "bfloat16"), (True, False), (False, True)):
+        beside_torch("MILSTM", LONG, 1.00 if dtype == "float16" else None, dtype, captured, inference)
+    for shape, dtype in zip(drawn(seed), itertools.cycle(("bfloat16", AS_TORCH)), strict=False):
+        for inference in (False, True):
+            beside_torch("MILSTM", shape, None, dtype, inference=inference, note=", drawn")
     for shape in CAPTURED:
-        contest = partial(against_reference, at(shape))
-        repeats = 1 if shape is DEEP else 3
-        bars.append(Line("training MILSTM eager / our reference loop eager", at(shape), LOOP, contest, by_clock, most=repeats))
+        if shape is not DEEP or slow:
+            contest = partial(against_reference, at(shape))
+            repeats = 1 if shape is DEEP else 3
+            bars.append(Line("training MILSTM eager / our reference loop eager", at(shape), LOOP, contest, by_clock, most=repeats))
     return bars
 
 
@@ -170,9 +217,13 @@ class Side:
     x: Tensor
     g: Tensor
     cast: bool = False  # under autocast
+    inference: bool = False  # a step is a forward without gradients
 
     @cached_property
     def leaves(self):
+        """What gets a gradient, by name."""
+        if self.inference:
+            return {}
         own = dict(self.layer.named_parameters())
         return own | ({"input": self.x} if self.x.is_floating_point() else {})
 
@@ -181,10 +232,12 @@ class Side:
         return tuple(self.leaves.values())  # found once: a step's host time is the layer's alone
 
     def forward(self):
-        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.cast):
+        with torch.set_grad_enabled(not self.inference), torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.cast):
             return self.layer(self.x)
 
     def step(self):
+        if self.inference:
+            return self.forward()[:1]
         # new gradients each time, none added up: what a capture can repeat
         return torch.autograd.grad(self.forward()[0], self.wanted, self.g)
 
@@ -196,14 +249,14 @@ class Contest:
     update: Callable | None = None  # a whole iteration around our layer, which is then what is timed
 
 
-def against_torch(kind, shape, dtype, device):
+def against_torch(kind, shape, dtype, device, inference=False):
     ours, theirs = LAYERS[kind]
     where, width = {"device": device, "dtype": getattr(torch, dtype)}, shape.h * (1 + shape.both)
-    x = torch.randn(shape.t, shape.n, shape.i, **where, requires_grad=True)
+    x = torch.randn(shape.t, shape.n, shape.i, **where, requires_grad=not inference)
     g = torch.randn(shape.t, shape.n, width, **where)
     # converted as users do it, which is not the same to cuDNN as being made so
     made = [make(shape.i, shape.h, shape.layers, bidirectional=shape.both, device=device).to(x.dtype) for make in (ours, theirs)]
-    return Contest(*(Side(layer, x, g) for layer in made))
+    return Contest(*(Side(layer.train(not inference), x, g, inference=inference) for layer in made))
 
 
 def against_reference(shape, device):
@@ -283,8 +336,8 @@ def disagreement(side):
             for p in own.parameters():
                 p.copy_(p.bfloat16())
     x = side.x[:AGREED_STEPS].detach()
-    real = x.is_floating_point()
-    sides = Side(own, x, side.g, side.cast), Side(common.on_reference(own).double(), x.double() if real else x, side.g)
+    real, judge = x.is_floating_point(), common.on_reference(own).double()
+    sides = replace(side, layer=own, x=x), replace(side, layer=judge, x=x.double() if real else x, cast=False)
     for each in sides:
         each.x.requires_grad_(real)
     return common.furthest(*(common.tensors(each.forward(), each.leaves) for each in sides))
@@ -324,12 +377,12 @@ def capture(step):
     with torch.cuda.graph(graph):
         replayed = step()
     expected = step()
-    for grad in replayed:
-        grad.fill_(torch.nan)  # work that escaped the capture would leave it
+    for result in replayed:
+        result.fill_(torch.nan)  # work that escaped the capture would leave it
     graph.replay()
-    error, index = common.furthest(*(dict(enumerate(grads)) for grads in (replayed, expected)))
+    error, index = common.furthest(*(dict(enumerate(results)) for results in (replayed, expected)))
     if error > SAME:
-        raise RuntimeError(f"gradient {index} of a replay is off by {error:.1e} from the call it repeats")
+        raise RuntimeError(f"result {index} of a replay is off by {error:.1e} from the call it repeats")
     return graph.replay
 
 
@@ -495,6 +548,18 @@ def a_tile(text):
     return found
 
 
+def a_part(text):
+    k, _, n = text.partition("/")
+    if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part: write 1/2 for the first half of the lines, 2/2 for the second")
+    return int(k), int(n)
+
+
+def part(bars, k, n):
+    """The k-th of n runs of lines, k from 1; the n parts together are all lines."""
+    return bars[len(bars) * (k - 1) // n : len(bars) * k // n]
+
+
 def kernels(step, count, cuda):
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * cuda
     with torch.profiler.profile(activities=activities) as profiler:
@@ -512,9 +577,13 @@ def kernels(step, count, cuda):
 
 
 def main():
+    today = datetime.now(timezone.utc)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="lines whose title it is found in")
-    parser.add_argument("--repeats", type=int, default=21)
+    parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="lines whose title matches")
+    parser.add_argument("--part", type=a_part, default=(1, 1), metavar="K/N", help="the K-th of N parts of the lines: N short runs")
+    parser.add_argument("--slow", action="store_true", help="also the line whose reference loop takes twelve seconds a step")
+    parser.add_argument("--seed", type=int, default=int(f"{today:%Y%m%d}"), help="of the drawn shapes; default: today's date")
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--small", action="store_true", help="tiny shapes: does the script run? Kept only where --out says")
     parser.add_argument("--allow-reference", action="store_true", help="measure whichever backend runs where the fused one cannot")
     parser.add_argument("--profile", nargs="?", const="", metavar="REGEX", help="print the kernels of these lines; keeps nothing")
@@ -534,7 +603,9 @@ def main():
     out = given.out or (None if given.small else Path("results/bench"))
     name = torch.cuda.get_device_name() if given.device == "cuda" else "plain calls on the CPU"
     print(f"{name}, torch {common.versions()}, " + ("backend gpu" if reason is None else f"without backend gpu: {reason}"))
-    bars = [line for line in lines(given.small) if given.only.search(line.title)]
+    print(f"shapes drawn with --seed {given.seed}: " + "; ".join(map(str, drawn(given.seed))))
+    bars = [line for line in lines(given.small, given.seed, given.slow) if given.only.search(line.title)]
+    bars = part(bars, *given.part)
     if given.profile is not None:
         for line, tile in itertools.product(bars, given.tiles):
             if not line.memory and re.search(given.profile, line.title):
