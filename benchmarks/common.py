@@ -196,14 +196,19 @@ def table(rows):
     return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
 
 
+class Skipped(str):
+    """Why a line was not measured, where that is no failure."""
+
+
 def go(bars, measure, out, device="cpu"):
-    """Measure ``bars``, pairs of a title and a line; ``measure`` gives a row, or in words why there is none, and one without a row
-    makes the exit status 1. Without ``out`` nothing is kept.
+    """Measure ``bars``, pairs of a title and a line; ``measure`` gives a row, or in words why there is none. A line without a row
+    makes the exit status 1, unless it was ``Skipped``. Without ``out`` nothing is kept.
     """
-    rows, without = [], []
+    rows, without, failed = [], [], False
     for title, line in bars:
         result = measure(line)
         if isinstance(result, str):
+            failed |= not isinstance(result, Skipped)
             without.append(f"{title} {result}")
             print(without[-1], flush=True)
             continue
@@ -212,5 +217,5 @@ def go(bars, measure, out, device="cpu"):
         rows.append(result)
         print(f"{result['benchmark']} {result['shape']}: {result['ratio']} {verdict(result)}", flush=True)
     print("", table(rows), *without, sep="\n")
-    if without:
+    if failed:
         sys.exit(1)

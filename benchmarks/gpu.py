@@ -7,6 +7,7 @@ be installed, ``PYTHONPATH=src python3 benchmarks/gpu.py`` needs torch, numpy an
 
 import argparse
 import gc
+import importlib.util
 import itertools
 import operator
 import random
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import common
 import torch
@@ -103,6 +105,7 @@ MORE = [  # reported in bfloat16 without limits
     ("MILSTM", Shape(300, 16, 512, 512, 3, True)),
     ("MIGRU", square(70, 96, 896)),
 ]
+BESIDE_JAX = [square(100, 64, 704), square(35, 20, 650), square(150, 64, 240), square(500, 32, 240)]
 DRAWN = {"t": (11, 256), "n": (1, 256), "h": (32, 2048)}  # the smallest and largest size of a drawn shape
 ITERATIONS = {  # milliseconds a whole training iteration may take
     "PTB MI-RNN-2048": (replace(exploratory.MIRNN, batch=100), 1.5),
@@ -123,6 +126,7 @@ class Line:
     most: int | None = None  # repeats, where the baseline is slow
     captured: bool = False
     memory: bool = False
+    needs: str | None = None  # a module without which the line is skipped
 
     @property
     def title(self):
@@ -198,6 +202,9 @@ def lines(small, seed=0, slow=False):
     for shape, dtype in zip(drawn(seed), itertools.cycle(("bfloat16", AS_TORCH)), strict=False):
         for inference in (False, True):
             beside_torch("MILSTM", shape, None, dtype, inference=inference, note=", drawn")
+    for shape in map(at, BESIDE_JAX):
+        contest = partial(against_jax, shape)
+        bars.append(Line("training MILSTM eager / JAX's scan of it", shape, None, contest, by_clock, needs="jax"))
     for shape in CAPTURED:
         if shape is not DEEP or slow:
             contest = partial(against_reference, at(shape))
@@ -245,7 +252,7 @@ class Side:
 @dataclass
 class Contest:
     ours: Side
-    baseline: Side | float  # seconds, where a bar stands in for the other side
+    baseline: Any  # what has a ``step``: a Side, or JAX's; or seconds, where a bar stands in for the other side
     update: Callable | None = None  # a whole iteration around our layer, which is then what is timed
 
 
@@ -262,6 +269,13 @@ def against_torch(kind, shape, dtype, device, inference=False):
 def against_reference(shape, device):
     ours = against_torch("MILSTM", shape, "bfloat16", device).ours
     return Contest(ours, replace(ours, layer=common.on_reference(ours.layer)))
+
+
+def against_jax(shape, device):
+    from jax_scan import Scan
+
+    ours = against_torch("MILSTM", shape, "bfloat16", device).ours
+    return Contest(ours, Scan(ours))
 
 
 def against_bar(recipe, adam, seconds, device):
@@ -481,6 +495,8 @@ def clear():
 
 def measure(line, given):
     """A row of results, or in words why there is none."""
+    if line.needs and importlib.util.find_spec(line.needs) is None:
+        return common.Skipped(f"skipped: {line.needs} is not installed")
     torch.manual_seed(0)
     try:
         with tf32(line.tf32):
@@ -608,7 +624,7 @@ def main():
     bars = part(bars, *given.part)
     if given.profile is not None:
         for line, tile in itertools.product(bars, given.tiles):
-            if not line.memory and re.search(given.profile, line.title):
+            if not line.memory and not line.needs and re.search(given.profile, line.title):
                 profile(line, given, tile)
         return
     began = time.monotonic()

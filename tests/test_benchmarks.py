@@ -103,3 +103,10 @@ def test_a_line_that_disagrees_has_no_row_and_fails_the_run(gpu, monkeypatch):
     assert "disagrees" in reason
     with pytest.raises(SystemExit):
         gpu.common.go([(line.title, line)], lambda line: reason, None)
+
+
+def test_jax_that_is_not_installed_skips_its_lines_and_fails_nothing(gpu, monkeypatch, capsys):
+    line, given = selected(gpu, "JAX")
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    gpu.common.go([(line.title, line)], lambda line: gpu.measure(line, given), None)
+    assert "skipped: jax is not installed" in capsys.readouterr().out
