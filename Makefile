@@ -52,7 +52,7 @@ bench-gpu:
 
 # the tests that need a GPU; the ignored warning is pytest's where pytest-timeout is not installed
 test-gpu:
-	$(GPU_PYTHON) -m pytest -p no:cacheprovider -W 'ignore:Unknown config option:pytest.PytestConfigWarning' tests/test_gpu.py tests/test_gpu_backend.py tests/paper/test_engine_gpu.py
+	$(GPU_PYTHON) -m pytest -p no:cacheprovider -W 'ignore:Unknown config option:pytest.PytestConfigWarning' tests/test_gpu.py tests/test_gpu_backend.py tests/test_gpu_streams.py tests/paper/test_engine_gpu.py
 
 # compile the CPU kernel for this machine now rather than at its first use
 kernels: setup

@@ -25,7 +25,7 @@ from multint.scan.gpu_engine import Gradients, Inputs, Outputs, cut, padded, tab
 from multint.scan.walk import Launch, Product
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ALIGNED = 8  # values: products over other widths run at half the speed or less
+ALIGNED = 16  # bytes: products over other widths run at half the speed or less
 OLDEST = (8, 0)  # compute capability
 MOST_VALUES = 1 << 28  # of h: a product may be cut into eight parts
 
@@ -94,43 +94,64 @@ def _kernels() -> ModuleType:
 # ---- sizes ----
 
 
-def _width(h: int) -> int:
-    return -(-h // ALIGNED) * ALIGNED
+def _width(size: int, dtype: torch.dtype) -> int:
+    """The aligned width of ``size`` values of a dtype."""
+    each = ALIGNED // dtype.itemsize
+    return -(-size // each) * each
 
 
-def _gates(x: Tensor, h: int, dim: int = -1) -> Tensor:
-    """The gates' blocks of h values along an axis, each with zeros behind it up to the aligned width."""
-    if h == _width(h):
-        return x
-    return padded(x.unflatten(dim, (-1, h)), _width(h), dim).flatten(dim - 1, dim)
+def _gates(x: Tensor, h: int, width: int) -> Tensor:
+    """The gates' blocks of h values along the last axis, each with zeros behind it up to a width."""
+    return x if h == width else padded(x.unflatten(-1, (-1, h)), width).flatten(-2)
 
 
-def _cropped(x: Tensor, h: int, dim: int = -1) -> Tensor:
+def _cropped(x: Tensor, h: int, width: int) -> Tensor:
     """The inverse of ``_gates``."""
-    if h == _width(h):
+    return x if h == width else cut(x.unflatten(-1, (-1, width)), h).flatten(-2).contiguous()
+
+
+def _blocks(x: Tensor, h: int, width: int, columns: int) -> Tensor:
+    """A matrix whose rows are the gates' blocks of h, with zeros behind each block and each row. Two kernels and no more."""
+    if h == width and x.shape[1] == columns:
+        return x.contiguous()
+    out = x.new_zeros((x.shape[0] // h, width, columns))
+    cut(cut(out, h, 1), x.shape[1]).copy_(x.unflatten(0, (-1, h)))
+    return out.flatten(0, 1)
+
+
+def _cropped_blocks(x: Tensor, h: int, width: int, columns: int) -> Tensor:
+    """The inverse of ``_blocks``."""
+    if (h, columns) == (width, x.shape[1]):
         return x
-    cropped: Tensor = x.unflatten(dim, (-1, _width(h))).narrow(dim, 0, h).flatten(dim - 1, dim)
-    return cropped.contiguous()
+    return cut(cut(x.unflatten(0, (-1, width)), h, 1), columns).reshape(-1, columns)
 
 
-def _aligned(p: Inputs) -> Inputs:
-    """The problem with zero units added up to the aligned width: they stay zero, and so do their gradients."""
+def _aligned(p: Inputs, u: Tensor | None = None, wx: Tensor | None = None) -> Inputs:
+    """The problem with zero units added up to the aligned width: they stay zero, and so do their gradients.
+
+    ``u`` and ``wx`` are what an earlier call made of these.
+    """
     h = p.u.shape[1]
-    if h == _width(h):
-        return p if p.u.is_contiguous() else replace(p, u=p.u.contiguous())
+    width = _width(h, p.u.dtype)
+    if u is None:
+        u = _blocks(p.u, h, width, width)
+    if wx is None:
+        wx = _gates(p.wx, h, width) if p.x is None else _blocks(p.wx, h, width, _width(p.wx.shape[1], p.wx.dtype))
+    if h == width:
+        return replace(p, u=u, wx=wx)
 
     def states(x: Tensor | None) -> Tensor | None:
-        return None if x is None else padded(x, _width(h))
+        return None if x is None else padded(x, width)
 
-    table = _gates(p.wx, h, -2 if p.x is not None else -1)
+    state_h = p.h.new_zeros((p.h.shape[0], width)) if p.fresh else padded(p.h, width)
     return replace(
         p,
-        wx=table,
-        u=padded(_gates(p.u, h, -2), _width(h)),
-        vectors=_gates(p.vectors, h),
+        wx=wx,
+        u=u,
+        vectors=_gates(p.vectors, h, width),
         bias_hn=states(p.bias_hn),
-        h=padded(p.h, _width(h)),
-        c=states(p.c),
+        h=state_h,
+        c=state_h if p.fresh and p.c is not None else states(p.c),
         restart_h=states(p.restart_h),
         restart_c=states(p.restart_c),
     )
@@ -142,17 +163,22 @@ def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 def _kept(p: Inputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """What the backward pass needs of the forward pass, by name."""
-    t, n, h = p.steps, p.h.shape[0], _width(p.u.shape[1])
-    gh, dtype = h * len(CELLS[p.cell].gates), p.u.dtype
+    dtype = p.u.dtype
+    t, n, h = p.steps, p.h.shape[0], _width(p.u.shape[1], dtype)
+    gh, features = h * len(CELLS[p.cell].gates), 0 if p.x is None else _width(p.x.shape[2], dtype)
     found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     if not p.recompute:
         found["uz"] = ((t, n, gh), dtype)
         if p.x is not None:
             found["flow"] = ((t, n, gh), dtype)
+        # with the units and features that were added
         if h != p.u.shape[1]:
-            found["outputs"] = ((t, n, h), dtype)  # with the units that were added
-        if p.x is not None and p.x.shape[2] % ALIGNED:
-            found["x"] = ((t * n, _width(p.x.shape[2])), dtype)  # with the features that were added
+            found["outputs"] = ((t, n, h), dtype)
+            found["u"] = ((gh, h), dtype)
+        if p.x is not None and features != p.x.shape[2]:
+            found["x"] = ((t * n, features), dtype)
+        if p.x is not None and (h, features) != (p.u.shape[1], p.x.shape[2]):
+            found["wx"] = ((gh, features), dtype)
     if p.c is not None:
         found["states_c"] = ((t, n, h), dtype)  # before each step
     if p.cell == "gru":
@@ -173,9 +199,8 @@ def _flow(p: Inputs) -> tuple[Tensor, Tensor | None]:
     """W x of every step, or with tokens the table; and x, if it is given, as rows of an aligned number of features."""
     if p.x is None:
         return p.wx.contiguous(), None
-    size = _width(p.x.shape[2])
-    x = padded(p.x.flatten(0, 1), size)
-    return multiply(x, padded(p.wx, size).t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
+    x = padded(p.x.flatten(0, 1), p.wx.shape[1])
+    return multiply(x, p.wx.t()).view(p.steps, p.h.shape[0], p.wx.shape[0]), x
 
 
 def _flags(p: Inputs) -> dict[str, Any]:
@@ -254,7 +279,8 @@ def forward(p: Inputs, keep: bool) -> Outputs:
         one.out[0 if parts[0] is None and keep else ...].zero_()  # U times nothing
     walk.walk(actions, range(t))
     last_c = None if state_c is None else _own(state_c, size)
-    made = {"uz": uz, "flow": flow, "states_c": states_c, "operands": operands, "before": before, "outputs": outputs, "x": x}
+    made = {"uz": uz, "flow": flow, "states_c": states_c, "operands": operands, "before": before, "outputs": outputs}
+    made |= {"u": p.u, "x": x, "wx": p.wx}
     saved = tuple(made[name] for name in names) if keep else ()
     return Outputs(_own(outputs, size), _own(state_h, size), last_c, saved)  # type: ignore[arg-type]  # those of names are there
 
@@ -267,7 +293,8 @@ def _own(x: Tensor, size: int) -> Tensor:
 def backward(
     p: Inputs, kept: Sequence[Tensor], outputs: Tensor | None, grads: Sequence[Tensor | None], wanted: frozenset[str]
 ) -> Gradients:
-    made, size, p = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1], _aligned(p)
+    made, size = dict(zip(_kept(p), kept, strict=True)), p.u.shape[1]
+    p = _aligned(p, made.get("u"), made.get("wx"))
     cell, h, n, t = CELLS[p.cell], p.u.shape[1], p.h.shape[0], p.steps
     states_c, operands, before = (made.get(name) for name in ("states_c", "operands", "before"))
     outputs = made["outputs"] if outputs is None else padded(outputs, h)
@@ -309,10 +336,10 @@ def backward(
     if d_state_c is not None:
         found |= _first("c", d_state_c, p.resets, d_restart[1])
     if "u" in wanted:
-        found["u"] = _own(_cropped(_d_u(p, d_uz, outputs, operands, before), size, -2), size)
+        found["u"] = _cropped_blocks(_d_u(p, d_uz, outputs, operands, before), size, h, size)
     if wanted & {"x", "wx", "vectors"}:
         d_wx, d_vectors = _finish(p, d_shift, uz, flow, flows)
-        found |= {"vectors": _cropped(d_vectors, size)} | _sources(p, x, d_wx, wanted, size)
+        found |= {"vectors": _cropped(d_vectors, size, h)} | _sources(p, x, d_wx, wanted, size)
     if p.bias_hn is not None:  # it is added to U h, so their gradients are one
         found["bias_hn"] = d_uz[..., -h:].sum((0, 1), dtype=torch.float32)
     states = ("h", "c", "restart_h", "restart_c", "bias_hn")
@@ -399,16 +426,16 @@ def _d_u(p: Inputs, d_uz: Tensor, outputs: Tensor, operands: Tensor | None, befo
 
 def _sources(p: Inputs, x: Tensor | None, d_wx: Tensor, wanted: frozenset[str], size: int) -> dict[str, Tensor]:
     """Gradients of x and of W, or of the table, or of the flows."""
-    found = {}
+    found, h = {}, p.u.shape[1]
     if p.x is not None:
         flat, i = d_wx.flatten(0, 1), p.x.shape[2]
         if "x" in wanted:
-            found["x"] = cut(multiply(flat, padded(p.wx, _width(i))), i).reshape(p.x.shape).contiguous()
+            found["x"] = cut(multiply(flat, p.wx), i).reshape(p.x.shape).contiguous()
         if "wx" in wanted:
-            rows = p.x.flatten(0, 1) if x is None else x
-            found["wx"] = _cropped(cut(multiply(flat.t(), rows), i).contiguous(), size, -2)
+            rows = padded(p.x.flatten(0, 1), p.wx.shape[1]) if x is None else x
+            found["wx"] = _cropped_blocks(multiply(flat.t(), rows), size, h, i)
     elif "wx" in wanted:
-        found["wx"] = _cropped(d_wx if p.tokens is None else table_gradient(p.tokens, d_wx, p.wx.shape[0]), size)
+        found["wx"] = _cropped(d_wx if p.tokens is None else table_gradient(p.tokens, d_wx, p.wx.shape[0]), size, h)
     return found
 
 
@@ -432,8 +459,8 @@ def _backward_parts(cell: str, n: int, h: int) -> tuple[int, int]:
 
 
 def _most_parts(terms: int, parts: int) -> int:
-    """At most so many parts, each of an aligned number of terms."""
-    while terms % (parts * ALIGNED) and parts > 1:
+    """At most so many parts, each of an aligned number of terms, in every dtype."""
+    while terms % (parts * ALIGNED // 2) and parts > 1:
         parts //= 2
     return parts
 
