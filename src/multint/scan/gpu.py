@@ -1,6 +1,6 @@
 """How is a cell carried along fast on a GPU?
 
-By one of two engines: ``persistent`` keeps U in the registers of one kernel for the whole sequence (Hopper, bfloat16);
+By one of two engines: ``persistent`` keeps U in the registers of one kernel for the whole sequence (Hopper, bfloat16 or float16);
 ``steps`` launches a product and a pointwise kernel a step, everywhere else. Both hide behind one pair of torch operators with fake
 kernels and a derivative, so that torch.compile, autocast, DDP and CUDA graphs see ordinary nodes.
 """

@@ -1,8 +1,8 @@
 """How does a whole sequence of an MI layer run as one kernel, on a Hopper GPU?
 
-Engine of the GPU backend for bfloat16 and up to 1024 units; csrc/persistent.cu says how its kernels work. Here: which of them takes
-a problem, with how many thread blocks, and the products before and after the time loop. Arrays over steps have units padded to hp,
-whole tiles of the kernels, and are made of quartets (``Shape``); weights and gradients have the caller's order.
+Engine of the GPU backend for bfloat16 or float16 and up to 1024 units; csrc/persistent.cu says how its kernels work. Here: which
+of them takes a problem, with how many thread blocks, and the products before and after the time loop. Arrays over steps have units
+padded to hp, complete tiles of the kernels, and are made of quartets (``Shape``); weights and gradients have the caller's order.
 """
 
 import ctypes
@@ -23,6 +23,7 @@ from multint.shapes import Float
 CSRC = Path(__file__).with_name("csrc")
 HEADERS = {"cells.h": "cells.h", "lanes.h": "device_lanes.h"}  # by the name they are included by
 OPTIONS = ("--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "--diag-suppress=177")  # 177: no kernel uses every helper
+STORAGE = {torch.bfloat16: "bf16", torch.float16: "f16"}  # what the kernels store, and PTX's names of it
 CAPABILITY = (9, 0)
 THREADS = 256
 
@@ -153,8 +154,8 @@ def _other_kind(device: int) -> str | None:
 def why_not(p: Problem) -> str | None:
     """Why it cannot run this problem. Looks at cell, shapes, dtypes and which inputs there are, never at values."""
     n, h = p.state.h.shape
-    if p.u.dtype != torch.bfloat16:
-        return f"the persistent kernels store bfloat16, not {p.u.dtype}"
+    if p.u.dtype not in STORAGE:
+        return f"the persistent kernels store bfloat16 or float16, not {p.u.dtype}"
     if p.resets is not None:
         return "the persistent kernels know no resets"
     if h > MOST_UNITS:
@@ -270,10 +271,10 @@ class _Turn(ctypes.Structure):
 
 
 @functools.cache
-def source(kind: str, cell: str, phi: str = "tanh", **defines: int) -> nvrtc.Source:
+def source(kind: str, cell: str, dtype: torch.dtype, phi: str = "tanh", **defines: int) -> nvrtc.Source:
     """One kernel of persistent.cu: "GRID_FORWARD", "GRID_BACKWARD", "CLUSTER_FORWARD", "CLUSTER_BACKWARD" or "TURN"."""
     headers = tuple((name, (CSRC / file).read_text()) for name, file in HEADERS.items())
-    named = {"CELL": cell, "PHI": phi.capitalize(), **defines}  # as cells.h and lanes.h call them
+    named = {"CELL": cell, "PHI": phi.capitalize(), "STORAGE": STORAGE[dtype], **defines}  # as cells.h, lanes.h and PTX call them
     options = (*OPTIONS, f"-D{kind}", *(f"-D{name}={value}" for name, value in named.items()))
     return nvrtc.Source("persistent.cu", (CSRC / "persistent.cu").read_text(), headers, options)
 
@@ -299,16 +300,18 @@ def shared_bytes(kind: str, shape: Shape, columns: int = CLUSTER_ROWS, quads: bo
 
 
 @functools.cache
-def _cluster_kernel(kind: str, device: int, shape: Shape, phi: str) -> nvrtc.Kernel:
-    program = source(kind, shape.cell, phi, HP=shape.hp)
+def _cluster_kernel(kind: str, device: int, shape: Shape, dtype: torch.dtype, phi: str) -> nvrtc.Kernel:
+    program = source(kind, shape.cell, dtype, phi, HP=shape.hp)
     shared = shared_bytes(kind, shape)
     return nvrtc.load(program, kind.lower(), device, threads=THREADS, shared=shared, cluster=shape.cluster)
 
 
 @functools.cache
-def _grid_kernel(kind: str, device: int, shape: Shape, phi: str, columns: int, blocks: int) -> tuple[nvrtc.Kernel, bool]:
+def _grid_kernel(
+    kind: str, device: int, shape: Shape, dtype: torch.dtype, phi: str, columns: int, blocks: int
+) -> tuple[nvrtc.Kernel, bool]:
     """The kernel, and whether it needs memory for partial sums: where the backward pass cannot have clusters of four."""
-    program = functools.partial(source, kind, shape.cell, phi, HP=shape.hp, COLUMNS=columns)
+    program = functools.partial(source, kind, shape.cell, dtype, phi, HP=shape.hp, COLUMNS=columns)
 
     def load(program: nvrtc.Source, cluster: int, quads: bool = False) -> nvrtc.Kernel:
         shared = shared_bytes(kind, shape, columns, quads)
@@ -325,7 +328,8 @@ def _grid_kernel(kind: str, device: int, shape: Shape, phi: str, columns: int, b
 
 @functools.cache
 def _turn_kernel(device: int, cell: str) -> nvrtc.Kernel:
-    return nvrtc.load(source("TURN", cell), "turn", device, threads=THREADS)
+    program = source("TURN", cell, torch.bfloat16)  # for float16 too: it moves bits
+    return nvrtc.load(program, "turn", device, threads=THREADS)
 
 
 def _turned(u: Float[Tensor, "gh h"], shape: Shape) -> Float[Tensor, "h k"]:
@@ -348,7 +352,7 @@ def groups_of_rows(n: int, shape: Shape, sms: int) -> int:
 
 
 def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: str, like: Tensor) -> None:
-    """Run one pass over all rows of the batch, with the memory its blocks talk through."""
+    """Run one pass over all rows of the batch, with the memory its blocks talk through; ``like`` has the dtype of storage."""
     if n == 0:
         return  # an empty batch
     device, sms = like.device.index, multiprocessors(like.device.index)
@@ -358,19 +362,19 @@ def _launch(kind: str, given: _Forward | _Backward, n: int, shape: Shape, phi: s
     if in_clusters(n, shape, sms):
         given.first, given.end = 0, n
         blocks = -(-n // CLUSTER_ROWS) * shape.cluster
-        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, phi).launch((blocks, 1), given, stream)
+        _cluster_kernel(f"CLUSTER_{kind}", device, padded_shape, like.dtype, phi).launch((blocks, 1), given, stream)
         return
     plan = grid_plan(n, shape, sms)
     assert plan is not None, "why_not refuses it"
     blocks = plan.groups * shape.parts
-    kernel, sums = _grid_kernel(f"GRID_{kind}", device, padded_shape, phi, plan.columns, blocks)
+    kernel, sums = _grid_kernel(f"GRID_{kind}", device, padded_shape, like.dtype, phi, plan.columns, blocks)
     # A launch after another may use its exchange again, but counts its flags from zero. Nothing here outlives the call: calls on
     # several streams, or replays of a captured one, never meet.
     chunks = plan.groups * (shape.hp // CHUNK) if kind == "FORWARD" else blocks
     kinds = 2 if sums else 1
     flags = like.new_zeros((plan.slices, kinds, chunks, 32), dtype=torch.int32)
     flag_bytes = chunks * 32 * flags.element_size()  # of one slice and kind
-    exchange = like.new_empty((2, chunks, plan.columns, CHUNK), dtype=torch.bfloat16)
+    exchange = like.new_empty((2, chunks, plan.columns, CHUNK))
     given.exchange = exchange.data_ptr()
     if sums:
         partial = like.new_empty((2, blocks, 8, plan.columns * 16), dtype=torch.float32)
@@ -462,7 +466,7 @@ def kept(p: Inputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
         found.append((t, n, columns))
     if weight and p.x is not None:
         found.append((columns, -(-p.x.shape[2] // 8) * 8))
-    return [(size, torch.bfloat16) for size in found]
+    return [(size, p.u.dtype) for size in found]
 
 
 def _made(p: Inputs, shape: Shape) -> tuple[bool, bool]:

@@ -4,7 +4,7 @@
 
 #define INLINE static __device__ __forceinline__
 
-// one instruction, good to 11 bits: finer than the bfloat16 its results are stored in
+// one instruction, good to 11 bits: as many as the float16 its results may be stored in has, and more than a bfloat16
 INLINE float tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

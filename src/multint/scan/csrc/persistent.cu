@@ -7,13 +7,14 @@
 //   CLUSTER_*  through the shared memory of one cluster, 8 rows of the batch: for few rows, and few units, whose U fits.
 // TURN transposes U before the backward pass.
 //
-// NVRTC compiles one kernel at a time: one of those names is defined, CELL and PHI (names of cells.h and lanes.h), HP (units,
-// padded with zeros to whole chunks of 64, of an RNN two chunks; they stay zero: U and the vectors are zero there) and, for GRID_*,
-// COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
+// NVRTC compiles one kernel at a time: one of those names is defined, CELL and PHI (names of cells.h and lanes.h), STORAGE (bf16 or
+// f16), HP (units, padded with zeros to whole chunks of 64, of an RNN two chunks; they stay zero: U and the vectors are zero there)
+// and, for GRID_*, COLUMNS (8, 16, 32 or 64); for GRID_BACKWARD also QUADS (0 or 1).
 //
-// Storage is bfloat16 and arithmetic float32. Arrays over steps are made of quartets, four values side by side that one thread
-// reads and writes as 8 bytes: the four gates of a unit, the three of a GRU's unit and an empty slot, or four neighbouring units of
-// an RNN. So (t, n, HP, 4), or of an RNN (t, n, HP). U and the vectors are read as the caller has them, (gate, unit), but for U^T.
+// Storage is bfloat16 or float16, arithmetic float32. Nothing saturates: what float16 cannot hold is stored as inf. Arrays over steps
+// are made of quartets, four values side by side that one thread reads and writes as 8 bytes: the four gates of a unit, the three of
+// a GRU's unit and an empty slot, or four neighbouring units of an RNN. So (t, n, HP, 4), or of an RNN (t, n, HP). U and the vectors
+// are read as the caller has them, (gate, unit), but for U^T.
 
 namespace mi {
 #include "cells.h"  // with device_lanes.h as its lanes.h
@@ -22,7 +23,7 @@ using mi::Block;
 using mi::Pair;
 using mi::Values;
 
-typedef unsigned short u16;  // the bits of a bfloat16
+typedef unsigned short u16;  // the bits of a stored value
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
@@ -39,7 +40,7 @@ constexpr int STAGES = Cell::shared < GATES ? 2 : 1;
 #define DEVICE static __device__ __forceinline__
 
 constexpr int THREADS = 256;  // two warpgroups: with a ninth warp a thread would have 168 registers, too few for U
-constexpr int CHUNK = 64;     // bfloat16 values in the 128 bytes that wgmma's swizzle permutes, so of k in one tile
+constexpr int CHUNK = 64;     // stored values in the 128 bytes that wgmma's swizzle permutes, so of k in one tile
 
 // ---------------------------------------------------------------------------------------------------------------- parameters
 
@@ -98,11 +99,29 @@ struct Turn {
 
 // --------------------------------------------------------------------------------------------------------------------- memory
 
-DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
-DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+// How a stored value becomes a float. The types have the names PTX gives them.
+struct bf16 {
+  DEVICE float widened(u16 v) { return __uint_as_float(u32(v) << 16); }
+  DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
+  DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+};
+struct f16 {
+  DEVICE float widened(u16 v) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(v));
+    return x;
+  }
+  DEVICE float low(u32 pair) { return widened(u16(pair)); }
+  DEVICE float high(u32 pair) { return widened(u16(pair >> 16)); }
+};
+using Storage = STORAGE;
+#define QUOTED(name) #name
+#define NAME_OF(macro) QUOTED(macro)
+#define STORED NAME_OF(STORAGE)  // as part of an instruction's name
+
 DEVICE u32 packed(float low, float high) {
   u32 pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  asm("cvt.rn." STORED "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 DEVICE u16 rounded(float x) { return u16(packed(x, 0.f)); }
@@ -110,7 +129,7 @@ DEVICE uint2 packed(const float (&x)[4]) { return make_uint2(packed(x[0], x[1]),
 DEVICE void put(u16* p, const float (&x)[1]) { *p = rounded(x[0]); }
 DEVICE void put(u16* p, const float (&x)[4]) { *reinterpret_cast<uint2*>(p) = packed(x); }
 DEVICE void unpack(uint2 four, float (&x)[4]) {
-  x[0] = low(four.x), x[1] = high(four.x), x[2] = low(four.y), x[3] = high(four.y);
+  x[0] = Storage::low(four.x), x[1] = Storage::high(four.x), x[2] = Storage::low(four.y), x[3] = Storage::high(four.y);
 }
 
 // What no thread of this kernel writes. Volatile, so that a load stays where it was put: before a wait.
@@ -122,7 +141,7 @@ DEVICE uint2 early8(const void* p) {
 DEVICE float early2(const u16* p) {
   u16 v;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
-  return __uint_as_float(u32(v) << 16);
+  return Storage::widened(v);
 }
 // as many as are left of a row, or zeros
 DEVICE void early_units(const u16* p, int left, bool, float (&x)[1]) { x[0] = left > 0 ? early2(p) : 0.f; }
@@ -202,26 +221,26 @@ template <int COUNT> DEVICE void clear(float (&d)[COUNT]) {
 
 #define FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define ADDING "{\n.reg .pred adds;\nsetp.eq.u32 adds, 1, 1;\n"
+#define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." STORED "." STORED " "
 #define LEFT_AND_RIGHT "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
 // d += a b for 64 rows, 16 of k and twice as many columns as d has values. A warp has 16 rows; with q = lane / 4 and l = lane % 4
 // a thread has in a: (q, k = 2l, 2l + 1), (q + 8, the same), (q, 2l + 8, 2l + 9), (q + 8, the same); in d[4j ...]: (q, n = 8j +
 // 2l), (q, n + 1), (q + 8, n), (q + 8, n + 1)
 DEVICE void multiply(float (&d)[4], const u32 (&a)[4], u64 b) {
-  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3},{%4,%5,%6,%7},%8,adds,1,1,0;\n}"
+  asm volatile(ADDING WGMMA(8) "{%0,%1,%2,%3},{%4,%5,%6,%7},%8,adds,1,1,0;\n}"
                : FOUR(d, 0) : LEFT_AND_RIGHT);
 }
 DEVICE void multiply(float (&d)[8], const u32 (&a)[4], u64 b) {
-  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-               "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,adds,1,1,0;\n}"
+  asm volatile(ADDING WGMMA(16) "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},%12,adds,1,1,0;\n}"
                : FOUR(d, 0), FOUR(d, 4) : LEFT_AND_RIGHT);
 }
 DEVICE void multiply(float (&d)[16], const u32 (&a)[4], u64 b) {
-  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+  asm volatile(ADDING WGMMA(32)
                "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},{%16,%17,%18,%19},%20,adds,1,1,0;\n}"
                : FOUR(d, 0), FOUR(d, 4), FOUR(d, 8), FOUR(d, 12) : LEFT_AND_RIGHT);
 }
 DEVICE void multiply(float (&d)[32], const u32 (&a)[4], u64 b) {
-  asm volatile(ADDING "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+  asm volatile(ADDING WGMMA(64)
                "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
                "{%32,%33,%34,%35},%36,adds,1,1,0;\n}"
