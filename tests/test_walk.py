@@ -388,10 +388,14 @@ def laid_out(how, rows, columns):
         return torch.randn(rows, 2 * columns)[:, ::2]
     if how == "columns of a wider one":
         return torch.randn(rows, columns + 3)[:, 1 : columns + 1]
+    if how == "one row, expanded":
+        return torch.randn(1, columns).expand(rows, columns)
+    if how == "one column, expanded":
+        return torch.randn(rows, 1).expand(rows, columns)
     return torch.randn(columns, rows).t() if how == "transposed" else torch.randn(rows, columns)
 
 
-LAYOUTS = ("plain", "transposed", "columns of a wider one", "every other column")
+LAYOUTS = ("plain", "transposed", "columns of a wider one", "every other column", "one row, expanded", "one column, expanded")
 
 
 @pytest.mark.parametrize("n, k, m", [(3, 8, 5), (1, 8, 5), (3, 1, 5), (3, 8, 1), (1, 1, 1)])

@@ -88,10 +88,13 @@ def _multiply(a: Tensor, w: Tensor, out: Tensor, add: bool) -> None:
 
 
 def _in_columns(x: Tensor) -> tuple[Tensor, int, int]:
-    """A matrix, or a stack, as BLAS has it: whether it is turned, and how far its rows (or columns, if turned) are apart."""
-    rows, columns = x.shape[-2:]
-    if columns == 1 or x.stride(-1) == 1:
-        return x, 0, max(columns, x.stride(-2))
-    if rows == 1 or x.stride(-2) == 1:
-        return x, 1, max(rows, x.stride(-1))
+    """A matrix, or a stack, as BLAS has it: whether it is turned, and how far its rows (or columns, if turned) are apart.
+
+    A matrix that BLAS cannot read, such as one row expanded to several, is copied.
+    """
+    (rows, columns), (row, column) = x.shape[-2:], x.stride()[-2:]
+    if (columns == 1 or column == 1) and (rows == 1 or row >= columns):
+        return x, 0, max(columns, row)
+    if (rows == 1 or row == 1) and (columns == 1 or column >= rows):
+        return x, 1, max(rows, column)
     return x.contiguous(), 0, columns
