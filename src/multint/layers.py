@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from multint import cells, start
 from multint.cells import Cell, State
@@ -26,6 +26,10 @@ from multint.start import Start
 Hidden = Tensor | tuple[Tensor, Tensor]
 Given = Tensor | Sequence[Tensor]  # hx may be any pair
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+    # torch.compile cannot trace this function; torch 2.13 leaves it to Python by itself
+    pad_packed_sequence._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def _positive(name: str, value: Any) -> int:
