@@ -4,7 +4,7 @@ BIN := .venv/bin
 # the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
 CHECKED := --jaxtyping-packages=multint,beartype.beartype
 # a machine with a GPU may be one where nothing can be installed: there its own Python runs the source tree
-GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,PYTHONPATH=src $(PYTHON))
+GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,PYTHONPATH=$(CURDIR)/src $(PYTHON))
 
 .PHONY: setup demo test lint test-checked test-traced results docs equations bench-loop bench-cpu bench-gpu test-gpu kernels wheel clean
 

@@ -49,6 +49,7 @@ from multint.integration import FORMS
 from multint.scan import gpu, gpu_persistent, nvrtc, reference, replay, scan
 
 DEVICE = "cuda"
+ROUNDED_TF32 = 1e-3  # two factors, each rounded to 10 bits of mantissa
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     # of tests that use parameters on several streams themselves
@@ -504,7 +505,10 @@ def test_what_is_replayed_has_the_precision_that_is_asked_for_now():
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("h", [64, 250])
 def test_float32_has_the_precision_of_the_layer_that_is_replaced(kind, h):
-    """A converted layer is as far from float64 as cuDNN's is, under each setting of torch.backends.cudnn.rnn."""
+    """A converted layer is as far from float64 as cuDNN's is, under each setting of torch.backends.cudnn.rnn.
+
+    cuDNN takes full float32 for some small layers although TF32 is allowed; ours is then as far as TF32 makes it.
+    """
     theirs = THEIRS[kind](h, h, device=DEVICE)
     with torch.no_grad():
         for p in theirs.parameters():
@@ -520,7 +524,8 @@ def test_float32_has_the_precision_of_the_layer_that_is_replaced(kind, h):
             (expected,) = torch.autograd.grad(exact.sum(), judge.weight_hh_l0, retain_graph=True)
             away.append([((y.double() - exact).norm() / exact.norm()).item(), ((g - expected).norm() / expected.norm()).item()])
         for mine, cudnn in zip(*away, strict=True):
-            assert mine < 2 * cudnn + 1e-7, f"{precision}: {mine:.1e} from float64, cuDNN {cudnn:.1e}"
+            bound = max(2 * cudnn, ROUNDED_TF32) if precision == "tf32" else 2 * cudnn + 1e-7
+            assert mine < bound, f"{precision}: {mine:.1e} from float64, cuDNN {cudnn:.1e}"
             assert (mine > 1e-5) == (precision == "tf32")
 
 
@@ -1275,6 +1280,7 @@ def test_inductor_gives_eagers_values_and_gradients(dtype):
 
 
 @pytest.mark.traced
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo 2.11 reads it
 @each_kind
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_compiled_model_takes_packed_sequences(kind, bidirectional):
