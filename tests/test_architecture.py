@@ -35,6 +35,7 @@ MAY_IMPORT = {
         "public",
         "related",
         "paper.fetch",
+        "paper.sources",
         "paper.metrics",
         "paper.products",
         "paper.engine",

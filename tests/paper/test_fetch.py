@@ -119,7 +119,7 @@ def test_a_local_copy_is_found_packed_or_not(know, data, name, pack):
 
 
 def test_the_head_of_a_longer_file_serves_as_well(know, data):
-    know(a_source(a_file("first1000", TEXT[:1000], head_of="whole")))
+    know(a_source(a_file("first1000", TEXT[:1000], head_of=("longer", "whole"))))
     (data / "whole.zip").write_bytes(zipped({"whole": TEXT}))
     assert prepare("small").sha256 == sum_of(TEXT[:1000])
 
@@ -205,7 +205,9 @@ def test_an_absent_corpus_says_where_it_goes_and_what_fetches_it(small, know):
 
 @pytest.mark.parametrize("call", [prepare, verify, fetch.fetch])
 def test_an_unknown_name_lists_the_known(call):
-    with pytest.raises(DataError, match="unknown corpus 'text9'.*ptb-a, ptb-b, text8, text8-74M, enwik8, python-docs"):
+    with pytest.raises(
+        DataError, match="unknown corpus 'text9'.*ptb-a, ptb-b, text8, text8-74M, text8-5M, enwik8, enwik8-5M, python-docs"
+    ):
         call("text9")
 
 

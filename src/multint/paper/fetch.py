@@ -171,7 +171,7 @@ def local(file: File, folder: str, data: Where | None = None) -> Copy | None:
 
 
 def _possible(file: File, folder: str, data: Where | None) -> Iterator[Copy]:
-    names = [(file.name, False)] + ([(file.head_of, True)] if file.head_of else [])
+    names = [(file.name, False), *((longer, True) for longer in file.head_of)]
     members = [(address.name, address.member) for address in file.addresses if address.member]
     for place in (place for shelf in _shelves(data) for place in (shelf / folder, shelf)):
         for name, head in names:

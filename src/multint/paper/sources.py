@@ -37,7 +37,7 @@ class File:
     bytes: int
     sha256: str
     addresses: tuple[Address, ...] = ()
-    head_of: str | None = None  # the longer file whose first ``bytes`` these are, which serves just as well
+    head_of: tuple[str, ...] = ()  # longer files whose first ``bytes`` these are, each of which serves as well
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ TEXT8_74M = Source(
             74_000_000,
             "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8",
             (TEXT8_ZIP,),
-            head_of="text8",
+            head_of=("text8",),
         ),
     ),
     licence=WIKIPEDIA,
@@ -171,6 +171,45 @@ ENWIK8 = Source(
     symbols=205,
     as_bytes=True,
 )
+TEXT8_5M = Source(
+    name="text8-5M",
+    folder="text8",
+    files=(
+        File(
+            "text8_first5M",
+            5_000_000,
+            "e5e99b59bdafc581a6f648f6084e77141af20c413e1cdc750379e4967d4c3b79",
+            (TEXT8_ZIP,),
+            head_of=("text8", "text8_first74M"),
+        ),
+    ),
+    licence=WIKIPEDIA,
+    obtain="the first 5,000,000 characters of text8",
+    detail="the first 5,000,000 characters of text8, for laptop recipes: numbers on it are its own",
+    counts=(4_500_000, 250_000, 250_000),
+    symbols=27,
+    stands_for="text8",
+)
+ENWIK8_5M = Source(
+    name="enwik8-5M",
+    folder="enwik8",
+    files=(
+        File(
+            "enwik8_first5M",
+            5_000_000,
+            "9d033612ed15474e064c907915497c17ab770420dfe677c8be07ecec7b50867d",
+            ENWIK8.files[0].addresses,
+            head_of=("enwik8",),
+        ),
+    ),
+    licence=WIKIPEDIA,
+    obtain="the first 5,000,000 bytes of enwik8",
+    detail="the first 5,000,000 bytes of enwik8, for laptop recipes: numbers on it are its own",
+    counts=(4_500_000, 250_000, 250_000),
+    symbols=200,
+    as_bytes=True,
+    stands_for="enwik8",
+)
 PYTHON_DOCS = Source(
     name="python-docs",
     folder="python-docs",
@@ -181,5 +220,5 @@ PYTHON_DOCS = Source(
 )
 
 CORPORA: Mapping[str, Source] = MappingProxyType(
-    {source.name: source for source in (PTB_A, PTB_B, TEXT8, TEXT8_74M, ENWIK8, PYTHON_DOCS)}
+    {source.name: source for source in (PTB_A, PTB_B, TEXT8, TEXT8_74M, TEXT8_5M, ENWIK8, ENWIK8_5M, PYTHON_DOCS)}
 )

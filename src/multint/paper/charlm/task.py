@@ -33,8 +33,9 @@ from multint.paper.engine import Schedule, Sum
 from multint.paper.metrics import bpc
 from multint.paper.overrides import RecipeError, apply, effective
 from multint.paper.runs import Progress, Run, RunError, digest, environment, read_json
+from multint.paper.sources import CORPORA
 
-SYMBOLS = {"ptb-a": 50, "ptb-b": 50, "text8": 27, "text8-74M": 27, "enwik8": 205}  # known before the corpus is here
+SYMBOLS = {name: source.symbols for name, source in CORPORA.items() if source.symbols}  # known before the corpus is here
 WINDOW = 200  # steps evaluated at a time: logits of a whole stream would not fit
 COLUMNS = 256  # segments of the reset protocol at a time
 
