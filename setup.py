@@ -4,8 +4,9 @@ Nothing, as a rule: the CPU kernel is compiled at first use, so installing needs
 (`make wheel`) it holds the kernel for every CPU of this kind of machine, compiled against the torch at hand.
 """
 
-import importlib.util
+import importlib
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,13 +18,11 @@ ROOT = Path(__file__).parent
 
 
 def builder() -> ModuleType:
-    """multint.scan.build alone, without the package that is being built."""
-    spec = importlib.util.spec_from_file_location("multint_build", ROOT / "src" / "multint" / "scan" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """multint.scan.build, without loading the packages around it: they are what is being built."""
+    for name in ("multint", "multint.scan"):
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = [str(ROOT.joinpath("src", *name.split(".")))]
+    return importlib.import_module("multint.scan.build")
 
 
 class WithKernel(build_py):

@@ -31,8 +31,10 @@ from torch.autograd import DeviceType
 
 import multint
 from multint.paper import engine
+from multint.paper.capture import Captured, CudaRecorder
 from multint.paper.charlm import recipes
 from multint.paper.charlm.task import SYMBOLS, CharTask, build
+from multint.paper.experiment import Task, mapped
 from multint.paper.exploratory import recipes as exploratory
 from multint.scan import gpu_steps
 
@@ -304,7 +306,7 @@ class Mixed(nn.Module):
     def forward(self, tokens, state=None):
         with torch.autocast(tokens.device.type, torch.bfloat16):
             logits, state = self.model(tokens, state)
-        return logits.float(), engine.mapped(Tensor.float, state)
+        return logits.float(), mapped(Tensor.float, state)
 
 
 class Plain:
@@ -317,26 +319,27 @@ class Plain:
         return nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite)
 
 
-class Loss:
-    """Of a task, what an update asks: it needs no corpus."""
+class Loss(Task):
+    """The part of a task that an update needs; it needs no corpus."""
 
     loss = CharTask.loss
 
 
 class Update:
-    """engine.fit's iteration, state carried, over and over on one batch: tokens in, new weights out, one CUDA graph."""
+    """engine.fit's update, state carried, over and over on one batch: tokens in, new weights out, one CUDA graph."""
 
     def __init__(self, recipe, adam, batch):
         device, cuda = batch[0].device, batch[0].is_cuda
         self.model = Mixed(build(recipe, SYMBOLS[recipe.corpus]).to(device))
         rate = torch.tensor(recipe.schedule.lr, device=device) if cuda else recipe.schedule.lr
         optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, capturable=cuda, **{adam: True})
-        eager = engine.Eager(Plain(), Loss(), self.model, optimizer, recipe.schedule)
-        self.step = engine.Captured(eager) if cuda else eager
+        task = Loss()
+        eager = engine.Update(Plain(), task, self.model, optimizer, recipe.schedule.clip)
+        self.step = Captured(eager, task.capture_key, CudaRecorder(), print) if cuda else eager
         self.batch, self.state = batch, None
 
     def __call__(self):
-        self.loss, _, self.state = self.step(self.batch, self.state)
+        (self.loss, *_), _, self.state = self.step(self.batch, self.state)
 
 
 # ---- agreement, and who runs ----
@@ -384,7 +387,7 @@ def capture(step):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(engine.Captured.WARM):
+        for _ in range(Captured.WARM):
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -403,7 +406,7 @@ def capture(step):
 def calls(line, contest):
     """What is timed: the baseline's call, unless a bar stands for it, and ours, both warmed up."""
     if contest.update is not None:
-        for _ in range(engine.Captured.WARM + 2):  # the first has no state yet; the last is the capture
+        for _ in range(Captured.WARM + 2):  # the first has no state yet; the last is the capture
             contest.update()
         return [contest.update]
     steps = [contest.baseline.step, contest.ours.step]

@@ -14,9 +14,10 @@ import common
 import torch
 from torch.nn import functional as F
 
-from multint.paper import engine
-from multint.paper.charlm import task
-from multint.paper.charlm.recipes import DEMO_MILSTM, RECIPES
+from multint.paper import engine, processes, session
+from multint.paper.charlm.recipes import RECIPES
+from multint.paper.charlm.task import CharTask, data
+from multint.paper.experiment import Job, Team
 from multint.paper.runs import Run
 
 
@@ -25,12 +26,12 @@ class Bare:
 
     def __init__(self, job, device):
         torch.manual_seed(job.seed)
-        self.task = task.CharTask(job, device)
+        self.task = CharTask(job, device)
         self.model = self.task.build().to(device)
         s = job.recipe.schedule
         self.clip = s.clip
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=s.lr, betas=s.betas, eps=s.eps, foreach=True)
-        self.batches, self.device, self.position = self.task.epoch(0, 0, 1), device, 0
+        self.batches, self.device, self.position = self.task.epoch(0, Team()), device, 0
 
     def updates(self, count):
         for _ in range(count):
@@ -47,10 +48,10 @@ class Looped:
     """The same through ``engine.fit``'s own loop, evaluation and checkpoints left out."""
 
     def __init__(self, job, fabric, folder):
-        run = Run(Path(folder), job.run, job.config)
+        run = Run(Path(folder), session.run_name(job), session.config(job))
         run.__enter__()
-        own = task.CharTask(job, fabric.device)
-        batches = own.epoch(0, 0, 1)
+        own = CharTask(job, fabric.device)
+        batches = own.epoch(0, Team())
         own.epoch = lambda *_: batches  # planned once an epoch, not once a measurement
         self.fit = engine._Fit(own, job.recipe.schedule, run, fabric, engine.Silent(), 50, 1e9)
         self.fit.restore()
@@ -73,9 +74,9 @@ def seconds(run, count, device):
     return (time.perf_counter() - began) / count
 
 
-def measure(name, recipe, repeats, count, data, device):
-    job = task.Job(name, recipe, 0, "fp32", task.prepare(recipe.corpus, data))
-    fabric = engine.make_fabric(device)
+def measure(name, recipe, repeats, count, corpora, device):
+    job = Job(f"charlm/{name}", recipe, 0, "fp32", data(recipe, corpora, {}))
+    fabric = processes.make_fabric(device)
     with tempfile.TemporaryDirectory() as folder:
         bare, looped = Bare(job, fabric.device), Looped(job, fabric, folder)
         for run in (bare, looped):
@@ -83,7 +84,7 @@ def measure(name, recipe, repeats, count, data, device):
         for a, b in zip(bare.model.parameters(), looped.fit.module.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
         pairs = [(seconds(bare, count, fabric.device), seconds(looped, count, fabric.device)) for _ in range(repeats)]
-    shape = f"{recipe.cell} {recipe.integration} T={recipe.length} B={recipe.batch} H={recipe.hidden} V={len(job.corpus.symbols)}"
+    shape = f"{recipe.cell} {recipe.integration} T={recipe.length} B={recipe.batch} H={recipe.hidden} V={len(job.data.symbols)}"
     return common.row("training loop / bare update", shape, "float32", pairs, f"{repeats}x{count} updates")
 
 
@@ -94,10 +95,11 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=15)
     given = parser.parse_args()
+    demo = RECIPES["demo-milstm"]
     rows = [
-        measure("demo", DEMO_MILSTM, given.repeats, 10, given.data, given.device),
-        measure("small", replace(DEMO_MILSTM, hidden=64, length=20, batch=16), given.repeats, 60, given.data, given.device),
-        measure("large", replace(RECIPES["charlm/demo-lstm"], hidden=256), given.repeats, 10, given.data, given.device),
+        measure("demo", demo, given.repeats, 10, given.data, given.device),
+        measure("small", replace(demo, hidden=64, length=20, batch=16), given.repeats, 60, given.data, given.device),
+        measure("large", replace(RECIPES["demo-lstm"], hidden=256), given.repeats, 10, given.data, given.device),
     ]
     common.keep(rows, given.out, given.device)
     for row in rows:

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from corpora import Server
 
 
 @pytest.fixture
@@ -23,3 +24,22 @@ def text(home):
     path = home / "corpus.txt"
     path.write_text(" ".join(choose.choice(words) for _ in range(5000)))
     return path
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """An empty data folder, and no way to the user's own."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("MULTINT_DATA", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MULTINT_CACHE", raising=False)
+    return folder
+
+
+@pytest.fixture
+def server(monkeypatch):
+    pytest.importorskip("pooch")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Server({}).running() as running:
+        yield running

@@ -1,323 +1,374 @@
-"""The training loop: exact continuation, the paper's rule, several processes, and what ends a run early."""
+"""The training loop: exact continuation, the paper's rule, metrics, several processes, and what ends a run early."""
 
 import csv
 import dataclasses
-import importlib.util
 import json
+import math
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from toy import SHORT, Carried, Kept, Lengths, Scripted, fit, stopping
 
-from multint.paper import engine, runs
-from multint.paper.charlm import task
-from multint.paper.engine import Schedule, Sum
-from multint.paper.runs import Progress, Run, RunError, Stopped, read_json
+from multint.paper import engine, processes
+from multint.paper.experiment import Metric, Schedule, Sum, Task, Team, tensors
+from multint.paper.runs import Run, RunError, Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
-TINY = ["hidden=8", "batch=4", "length=10", "evaluation_streams=4", "schedule.updates=60", "schedule.evaluate_every=20"]
 
-
-def job(text, *changes, seed=0):
-    return task.job("charlm", seed, [*TINY, *changes], text, False, None, "fp32")
-
-
-def train(text, root, *changes, seed=0, **settings):
-    return task.train(job(text, *changes, seed=seed), root / "runs", root / "results", device="cpu", **settings)
-
-
-def final(runs):
-    """Everything in the last checkpoint of the one run in a folder."""
-    (path,) = runs.rglob("000000060.safetensors")
-    return load_file(path)
+def final(root, update=60):
+    return load_file(root / "toy" / "checkpoints" / f"{update:09d}.safetensors")
 
 
 def curve(root):
-    (path,) = (root / "runs").rglob("curve.csv")
-    with path.open() as file:
+    with (root / "toy" / "curve.csv").open() as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
-def in_a_child(action, kill_after=None):
-    """Run ``action`` in a forked process, killed without warning after some seconds; returns whether it ended by itself."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            action()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+def log(root):
+    return (root / "toy" / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("options", [["carry=false", "schedule.linear=true"], ["carry=true", "reset_every=7", "dropout=0.3"]])
-def test_killed_at_twenty_random_moments_and_continued_the_weights_are_the_same_to_the_bit(text, tmp_path, options):
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    began = time.perf_counter()
-    train(text, whole, *options, save_every=0.0)
-    length = time.perf_counter() - began
-    moments = random.Random(1)
-    kills = 0
-    while kills < 20:
-        # late enough to get somewhere, early enough to be killed: a run that ends by itself is begun anew
-        if in_a_child(lambda: train(text, torn, *options, save_every=0.0), moments.uniform(0.0, 0.3) * length):
-            for path in sorted(torn.rglob("*"), reverse=True):
-                path.unlink() if path.is_file() else path.rmdir()
-        kills += 1
-    train(text, torn, *options, save_every=0.0)
-    ours, theirs = final(torn / "runs"), final(whole / "runs")
+def assert_equal(ours, theirs):
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
-    assert curve(torn) == curve(whole)
+
+
+# ---- continuing ----
+
+KINDS = {
+    "carried": lambda: Carried(dropout=0.3),
+    "every batch alone": lambda: Carried(every=1),
+    "lengths": lambda: Lengths(),
+    "lengths carried": lambda: Lengths(carry=True),
+    "endless": lambda: Lengths(carry=True, endless=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("linear", [False, True])
+def test_stopped_after_every_kind_of_update_and_continued_the_weights_are_the_same_to_the_bit(tmp_path, kind, linear):
+    schedule = dataclasses.replace(SHORT, linear=linear, halve_after=1)
+    straight, torn = tmp_path / "straight", tmp_path / "torn"
+    fit(KINDS[kind](), straight, schedule)
+    for after in (1, 1, 5, 9, 6, 21):  # in the middle of a carried state, at its restart, at the end of an epoch
+        with pytest.raises(Stopped):
+            fit(stopping(KINDS[kind](), after), torn, schedule, save_every=1e9)
+    progress, _ = fit(KINDS[kind](), torn, schedule)
+    assert [session["from"] for session in progress.history] == [0, 1, 2, 7, 16, 22, 43]
+    assert_equal(final(torn), final(straight))
+    assert curve(torn) == curve(straight)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_end_a_run_stops_at_a_checkpoint_and_goes_on_from_it(text, tmp_path, monkeypatch, number):
-    train(text, tmp_path / "whole")
-    real, calls = task.CharTask.loss, iter(range(1, 1000))
-
-    def asked(self, model, batch, state):
-        if next(calls) == 27:
-            os.kill(os.getpid(), number)
-        return real(self, model, batch, state)
-
+def test_a_signal_stops_a_run_at_a_checkpoint(tmp_path, number):
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
-    with monkeypatch.context() as patch:
-        patch.setattr(task.CharTask, "loss", asked)
-        with pytest.raises(Stopped, match="stopped at update 27; the same command continues it"):
-            train(text, tmp_path / "torn", save_every=1e9)
+    with pytest.raises(Stopped, match="stopped at update 27; the same command continues it"):
+        fit(stopping(Carried(), 27, number), tmp_path, save_every=1e9)
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
-    assert [*(tmp_path / "torn" / "runs").rglob("000000027.safetensors")]
-    record = train(text, tmp_path / "torn")
-    assert [sitting["from"] for sitting in record["history"]] == [0, 27]
-    ours, theirs = final(tmp_path / "torn" / "runs"), final(tmp_path / "whole" / "runs")
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert final(tmp_path, 27)
+    assert "stopped at update 27" in log(tmp_path)
 
 
-def test_a_finished_run_is_looked_at_not_trained_again(text, tmp_path):
-    record = train(text, tmp_path)
-    before = (tmp_path / "results" / "runs.jsonl").read_text()
-    assert train(text, tmp_path) == record
-    assert (tmp_path / "results" / "runs.jsonl").read_text() == before
-    assert len(before.splitlines()) == 1
+def test_a_run_trained_to_its_end_is_not_trained_again(tmp_path):
+    progress, model = fit(Carried(), tmp_path)
+    again, other = fit(stopping(Carried(), 1), tmp_path)
+    assert again.update == progress.update and again.best == progress.best
+    assert_equal(other.state_dict(), model.state_dict())
 
 
-def test_a_kill_while_the_record_is_written_gives_one_record(text, tmp_path):
-    record = train(text, tmp_path)
-    lines = tmp_path / "results" / "runs.jsonl"
-    before = lines.read_text()
-    (written,) = (tmp_path / "runs").rglob("record.json")
-    pending = written.with_suffix(".pending")
-    assert not pending.exists()
-    for left in (before, "", before[:50]):  # appended, not yet, and torn
-        for folder in (tmp_path / "results", tmp_path / "elsewhere"):
-            pending.write_text(json.dumps({"record": record, "results": [str(folder)]}))
-            written.unlink()
-            lines.write_text(left)
-            assert train(text, tmp_path) == record, "not that of another sitting"
-            assert not pending.exists()
-            if left != before or folder.name == "results":
-                assert lines.read_text().splitlines()[-1:] == before.splitlines() and lines.read_text().count(before) == 1
-    pending.write_text(json.dumps({"record": record, "results": [str(tmp_path / "results")]}))
-    written.unlink()
-    with Run(tmp_path / "runs", record["run"], read_json(written.with_name("config.json"))) as run:
-        run.settle(tmp_path / "elsewhere")
-    assert not (tmp_path / "elsewhere").exists(), "it is in the results named first"
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
 
 
-def test_the_record_says_what_was_run(text, tmp_path):
-    record = train(text, tmp_path, seed=3)
-    (line,) = (tmp_path / "results" / "runs.jsonl").read_text().splitlines()
-    stored = json.loads(line)
-    assert stored["value"] == record["value"] == record["protocols"]["carried"]
-    assert stored["seed"] == 3 and stored["updates"] == 60 and stored["ended"] == "60 updates"
-    assert stored["data"].startswith("sha256:") and stored["commit"] and stored["seconds"] > 0
-    assert (tmp_path / "results" / stored["curve"]).read_text().startswith("update,epoch,seconds,lr,train,valid,grad_norm\n")
-    assert [row["update"] for row in curve(tmp_path)] == ["20", "40", "60"]
-    assert stored["parameters"] == sum(v.numel() for k, v in final(tmp_path / "runs").items() if k.startswith("model."))
+@dataclasses.dataclass
+class Memory:
+    slots: torch.Tensor
+    used: int
+    note: str = ""
 
 
-def test_the_folder_holds_config_environment_log_and_tensorboard(text, tmp_path):
-    train(text, tmp_path)
-    (folder,) = {p.parent for p in (tmp_path / "runs").rglob("config.json")}
-    assert json.loads((folder / "environment.json").read_text())["torch"] == torch.__version__
-    assert json.loads((folder / "config.json").read_text())["settings"]["hidden"] == 8
-    if importlib.util.find_spec("tensorboard"):
-        assert list((folder / "tensorboard").glob("events.*"))
+X = torch.arange(6.0).reshape(2, 3)
+TREES = {
+    "none": None,
+    "tensor": X,
+    "tuple": (X, X + 1),
+    "dict": {"h": X, "c": X + 1},
+    "integer keys": {1: X, 2: None},
+    "nested": [{"a": (X, [X + 1, {"b": X + 2}])}, (X + 3,), [], {}],
+    "other leaves": (X, 3, 0.1, "text", None, True),
+    "named tuple": {"pair": Pair(X, X + 1)},
+    "dataclass": (Memory(X, 2, "here"), OrderedDict(b=X, a=X + 1)),
+}
 
 
-def test_training_learns_something(text, tmp_path):
-    record = train(text, tmp_path, "schedule.updates=300", "hidden=32", "schedule.evaluate_every=100", "schedule.lr=0.01")
-    assert record["value"] < 0.8 * float(torch.tensor(17.0).log2()), "below four fifths of a uniform guess"
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_any_tree_comes_back_from_a_checkpoint(tree):
+    form = json.loads(json.dumps(engine.outline(tree)))
+    back = engine.rebuilt(form, iter([part.clone() for part in tensors(tree)]))
+    assert type(back) is type(tree) and repr(back) == repr(tree)
 
 
-# ---- damaged and foreign checkpoints ----
+def test_a_state_that_json_cannot_describe_is_refused():
+    with pytest.raises(RunError, match="a state may hold tensors, numbers and text in .*, got set"):
+        engine.outline((X, {1, 2}))
+    for name in ("builtins:print", "subprocess:Popen"):
+        with pytest.raises((RunError, TypeError)):
+            engine.rebuilt([name, []], iter([]))
 
 
-def stopped(text, root, monkeypatch):
-    """A run folder with two checkpoints, left in the middle."""
-    monkeypatch.setattr(engine._Fit, "decide", lambda self: setattr(self.p, "done", "stopped" if self.p.update == 25 else ""))
-    inner = engine._Fit.run
-    monkeypatch.setattr(engine._Fit, "run", lambda self: inner(self) and (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        train(text, root, save_every=0.0)
-    monkeypatch.undo()
-    names = sorted(p for p in (root / "runs").rglob("*.safetensors") if p.stem.isdigit())
-    assert [p.stem for p in names] == ["000000024", "000000025"]
-    return names
+def test_a_state_is_in_the_checkpoint_only_if_the_next_batch_needs_it(tmp_path):
+    for after, there in ((6, True), (1, False)):
+        with pytest.raises(Stopped):
+            fit(stopping(Carried(every=7), after), tmp_path)
+        assert any(name.startswith("state.") for name in final(tmp_path, 6 if there else 7)) == there
 
 
-def test_a_torn_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path, monkeypatch, capfd):
-    _, newer = stopped(text, tmp_path, monkeypatch)
-    newer.write_bytes(newer.read_bytes()[:-100])
-    train(text, tmp_path)
-    err = capfd.readouterr().err
-    assert f"refused {newer}: it is torn" in err
-    whole = tmp_path / "whole"
-    train(text, whole)
-    continued, straight = (final(tmp_path / "runs"), final(whole / "runs"))
-    assert all(torch.equal(value, straight[name]) for name, value in continued.items())
+class Counting(torch.optim.SGD):
+    """An optimiser that keeps a number and a tensor for each parameter."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p]
+                    state["count"], state["sum"] = state.get("count", 0) + 1, state.get("sum", 0) + p.grad
+                    p.data -= group["lr"] / state["count"] * state["sum"]
 
 
-def test_an_altered_and_a_foreign_checkpoint_are_refused(text, tmp_path, monkeypatch):
-    older, newer = stopped(text, tmp_path, monkeypatch)
-    config = job(text).config
-    run = Run(tmp_path / "runs", job(text).run, config)
-    body = bytearray(newer.read_bytes())
-    body[-1] ^= 1
-    newer.write_bytes(bytes(body))
-    with pytest.raises(RunError, match="its contents were altered"):
-        run.load(newer)
-    other = Run(tmp_path / "runs", job(text, seed=1).run, job(text, seed=1).config)
-    with pytest.raises(RunError, match="it belongs to charlm/corpus-milstm-s0"):
-        other.load(older)
+class TwoRates(Carried):
+    """An optimiser of its own, with a lower rate for the output layer."""
+
+    def optimizer(self, parameters, schedule, **how):
+        groups = [{"params": parameters[:-2]}, {"params": parameters[-2:], "lr": how["lr"] / 10}]
+        self.made = Counting(groups, lr=how["lr"])
+        return self.made
+
+
+def test_an_optimiser_of_the_task_is_continued_to_the_bit(tmp_path):
+    fit(TwoRates(), tmp_path / "straight")
+    with pytest.raises(Stopped):
+        fit(stopping(TwoRates(), 33), tmp_path / "torn")
+    fit(TwoRates(), tmp_path / "torn")
+    assert_equal(final(tmp_path / "torn"), final(tmp_path / "straight"))
+    assert {name.split(".")[-1] for name in final(tmp_path / "torn") if name.startswith("optimizer.")} == {"sum"}
+
+
+def test_the_rates_of_an_optimiser_keep_their_ratio(tmp_path):
+    task = TwoRates()
+    progress, _ = fit(task, tmp_path, dataclasses.replace(SHORT, linear=True))
+    slow = [group["lr"] for group in task.made.param_groups]
+    assert slow == pytest.approx([progress.lr, progress.lr / 10]) and progress.lr < SHORT.lr
+
+
+def test_tied_weights_are_kept(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+    class Tying(Scripted):
+        def build(self):
+            self.seen, self.model = [], nn.Linear(1, 1)
+            self.model.twice = nn.Linear(1, 1)
+            self.model.twice.weight = self.model.weight
+            return self.model
+
+    _, model = fit(Tying([2.0, 1.0]), tmp_path, Schedule(epochs=2))
+    assert model.twice.weight is model.weight
+    saved = final(tmp_path, 6)
+    assert torch.equal(saved["model.twice.weight"], saved["model.weight"])
+
+
+# ---- what the loop measures ----
+
+
+def test_the_curve_has_all_metrics_and_what_is_observed(tmp_path):
+    watcher = Kept()
+    progress, _ = fit(Lengths(), tmp_path, watcher=watcher)
+    rows = curve(tmp_path)
+    assert list(rows[0]) == ["update", "epoch", "lr", "train", "valid", "grad_norm", "nll"]
+    assert [row["update"] for row in rows] == ["20", "40", "60"]
+    shown = [call[1] for call in watcher.calls if call[0] == "evaluated"]
+    assert [set(scores) for scores in shown] == [{"nll", "accuracy"}] * 3
+    for row, scores in zip(rows, shown, strict=True):
+        assert float(row["valid"]) == pytest.approx(scores["accuracy"]) and float(row["nll"]) == pytest.approx(scores["nll"], 1e-5)
+    assert progress.best == max(scores["accuracy"] for scores in shown)
+    fit(Carried(), tmp_path / "other")
+    assert list(curve(tmp_path / "other")[0])[-1] == "bias"
+
+
+def test_the_training_loss_is_the_sum_of_totals_over_the_sum_of_counts(tmp_path):
+    class Noted(Carried):
+        def loss(self, model, batch, state):
+            loss, state = super().loss(model, batch, state)
+            weight = 1 + len(parts) % 3
+            parts.append((weight * float(loss.total.detach()), weight * loss.count))
+            return loss._replace(total=weight * loss.total, count=weight * loss.count), state
+
+    parts = []
+    fit(Noted(), tmp_path)
+    for k, row in enumerate(curve(tmp_path)):
+        totals, counts = zip(*parts[20 * k : 20 * k + 20], strict=True)
+        assert float(row["train"]) == pytest.approx(sum(totals) / sum(counts), rel=1e-4)
+
+
+def test_the_watcher_is_started_with_the_task_and_sees_no_internal_notes(tmp_path):
+    watcher, task = Kept(), Carried()
+    fit(task, tmp_path, watcher=watcher, log_every=10)
+    kinds = [call[0] for call in watcher.calls]
+    assert watcher.calls[0] == ("start", task) and kinds.count("start") == 1
+    assert kinds.count("update") == 6 and kinds.count("evaluated") == 3 and "say" not in kinds
+    assert all(math.isfinite(loss) and speed > 0 for kind, loss, speed, _ in (c for c in watcher.calls if c[0] == "update"))
+    assert "no CUDA graph: CUDA graphs need a CUDA device, this is cpu" in log(tmp_path) and "session on" in log(tmp_path)
+
+
+def test_throughput_leaves_out_the_first_updates_of_a_session_evaluations_and_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "Clock", lambda: lambda: clock[0])
+    clock = [0.0]
+    real = Carried.loss, Carried.scores, Run.save_last
+
+    def taking(seconds, f):
+        def longer(*args):
+            clock[0] += seconds
+            return f(*args)
+
+        return longer
+
+    monkeypatch.setattr(Carried, "loss", taking(1.0, real[0]))
+    monkeypatch.setattr(Carried, "scores", taking(100.0, real[1]))
+    monkeypatch.setattr(Run, "save_last", taking(1000.0, real[2]))
+    with pytest.raises(Stopped):
+        fit(stopping(Carried(), 33), tmp_path, log_every=10, save_every=3.0)
+    progress, _ = fit(Carried(), tmp_path, log_every=10)
+    first, second = 33 - 10, 60 - 40  # a session's updates without those until its first report
+    assert progress.work_seconds == pytest.approx(first + second)
+    assert progress.work == 24 * (first + second)
+    assert progress.seconds > 1000
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_the_best_is_what_its_metric_calls_better(tmp_path, lower):
+    metric = Metric("error", "points", lower)
+    task = Scripted([3.0, 1.0, 5.0, 2.0], metric)
+    progress, model = fit(task, tmp_path, Schedule(epochs=4, halve_after=None))
+    assert progress.best == (1.0 if lower else 5.0) and progress.best_update == (6 if lower else 9)
+    assert torch.equal(model.weight, task.seen[1 if lower else 2])
+    assert progress.since_best == (2 if lower else 1)
+
+
+def test_a_metric_to_select_by_must_be_there(tmp_path):
+    task = Lengths()
+    task.select = "acuracy"
+    with pytest.raises(RunError, match="selects by 'acuracy'; its metrics are nll, accuracy"):
+        fit(task, tmp_path)
+
+
+def test_training_learns_something(tmp_path):
+    progress, _ = fit(Lengths(), tmp_path, Schedule(lr=0.02, updates=300, evaluate_every=100))
+    assert progress.best > 60, "of 100, where a guess gives 33"
+    assert float(curve(tmp_path)[-1]["train"]) < 0.9 < math.log(3)
+
+
+# ---- initial states ----
+
+
+def test_a_learned_initial_state_has_a_gradient_at_every_restart(tmp_path):
+    class Watched(Lengths):
+        def optimizer(self, parameters, schedule, **how):
+            self.made = super().optimizer(parameters, schedule, **how)
+            step = self.made.step
+            self.made.step = lambda *args: (seen.append(parameters[0].grad is not None), step(*args))
+            return self.made
+
+    seen = []
+    fit(Watched(carry=True), tmp_path)
+    assert seen == [position % 20 % 3 == 0 for position in range(60)]
+
+
+def test_an_initial_state_may_depend_on_the_batch(tmp_path):
+    class Starts(Carried):
+        def initial_state(self, batch):
+            starts.append(batch["x"])
+            return {"layers": (batch["x"][:1, :, :1].expand(1, 4, 5), [torch.ones(1, 4)]), "kind": "gru"}
+
+        def loss(self, model, batch, state):
+            seen.append(state["layers"][0])
+            return super().loss(model, batch, state)
+
+    starts, seen = [], []
+    fit(Starts(every=5), tmp_path)
+    assert len(starts) == 12
+    for k, x in enumerate(starts):
+        assert torch.equal(seen[5 * k][0, :, 0], x[0, :, 0])
+
+
+def test_an_initial_state_that_needs_a_gradient_is_refused(tmp_path):
+    class Leaking(Lengths):
+        def build(self):
+            self.model = super().build()
+            return self.model
+
+        def initial_state(self, batch):
+            return self.model.h0.expand(1, 4, 6)
+
+    with pytest.raises(RunError, match="a tensor that needs a gradient; return None for the model's own initial state"):
+        fit(Leaking(), tmp_path)
 
 
 # ---- what ends a run early, and loses nothing ----
 
 
-def test_a_loss_that_is_not_a_number_is_named_and_checkpoints_stay(text, tmp_path, monkeypatch):
-    real = task.CharTask.loss
+def test_a_loss_that_is_not_a_number_is_named_and_checkpoints_stay(tmp_path):
+    class Poisoned(Carried):
+        def loss(self, model, batch, state):
+            loss, state = super().loss(model, batch, state)
+            return (loss._replace(value=loss.value * math.nan) if next(calls) == 35 else loss), state
+
     calls = iter(range(10_000))
-
-    def poisoned(self, model, batch, state):
-        loss, state = real(self, model, batch, state)
-        return (loss * float("nan") if next(calls) == 35 else loss), state
-
-    monkeypatch.setattr(task.CharTask, "loss", poisoned)
-    with pytest.raises(RunError, match="the loss became nan before update"):
-        train(text, tmp_path)
-    assert [p.stem for p in (tmp_path / "runs").rglob("*.safetensors") if p.stem.isdigit()] == ["000000020"]
-    for value in load_file(next((tmp_path / "runs").rglob("000000020.safetensors"))).values():
+    with pytest.raises(RunError, match="the loss became nan before update 40"):
+        fit(Poisoned(), tmp_path)
+    assert [p.stem for p in (tmp_path / "toy").rglob("*.safetensors") if p.stem.isdigit()] == ["000000020"]
+    for value in final(tmp_path, 20).values():
         assert not value.is_floating_point() or value.isfinite().all()
 
 
-def test_a_full_disk_is_named_and_the_last_good_checkpoint_stays(text, tmp_path):
-    run = Run(tmp_path / "runs", "charlm/x", {"a": 1})
-    with run:
-        run.save_last({"w": torch.ones(10)}, Progress(update=1))
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-        try:
-            with pytest.raises(RunError, match="cannot write .*: File too large; the last good checkpoint is 000000001"):
-                run.save_last({"w": torch.ones(100_000)}, Progress(update=2))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert [p.name for p in run.checkpoints.iterdir()] == ["000000001.safetensors"], "nothing half-written"
-        tensors, progress = run.load_last()
-        assert progress.update == 1 and torch.equal(tensors["w"], torch.ones(10))
+def test_an_endless_epoch_needs_a_number_of_updates(tmp_path):
+    with pytest.raises(RunError, match=r"an epoch without end needs schedule\.updates"):
+        fit(Lengths(endless=True), tmp_path / "a", Schedule())
+    progress, _ = fit(Lengths(endless=True), tmp_path / "b", Schedule(lr=1.0, updates=45, linear=True))
+    assert progress.done == "45 updates" and progress.epoch == 0 and progress.rows == 1
+    assert progress.lr == pytest.approx(1 - 40 / 45)
 
 
-def test_two_processes_never_write_one_folder(tmp_path):
-    with (
-        Run(tmp_path, "r", {"a": 1}),
-        pytest.raises(RunError, match=f"is being written by another process \\(pid {os.getpid()}"),
-        Run(tmp_path, "r", {"a": 1}),
-    ):
-        pass
+def test_an_epoch_without_a_batch_is_an_error(tmp_path):
+    class Empty(Carried):
+        def epoch(self, number, team):
+            return []
 
-
-def test_a_folder_begun_with_other_settings_is_refused(tmp_path):
-    with Run(tmp_path, "r", {"lr": 1.0}):
-        pass
-    with pytest.raises(RunError, match="was begun with lr=1.0, now it is 2.0"), Run(tmp_path, "r", {"lr": 2.0}):
-        pass
-
-
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write the run folder .*: Not a directory; choose another with --runs"):
-        Run(tmp_path / "file", "r", {}).__enter__()
+    with pytest.raises(RunError, match="the training set is too small: an epoch has no batch"):
+        fit(Empty(), tmp_path)
 
 
 # ---- the schedule ----
 
 
-class Scripted:
-    """A task whose validation scores are written in advance."""
-
-    seed, unit, observed = 0, "points", ("seen",)
-
-    def __init__(self, scores):
-        self.scores = iter(scores)
-
-    def build(self):
-        self.seen, self.model = [], nn.Linear(1, 1)
-        return self.model
-
-    def epoch(self, number, rank, world):
-        return [(torch.ones(2, 1),)] * 3
-
-    def begins(self, position):
-        return True
-
-    def loss(self, model, batch, state):
-        return model(batch[0]).pow(2).mean(), None
-
-    def shown(self, loss):
-        return loss
-
-    def size(self, batch):
-        return 1
-
-    def rows(self, world):
-        return {2}
-
-    def score(self, model, split, rank, world):
-        self.seen.append(self.model.weight.detach().clone())
-        return Sum(next(self.scores), 1)
-
-    def observe(self, model):
-        return {"seen": 7.5}
-
-
 def rates(tmp_path, scores, schedule):
-    fabric = engine.make_fabric("cpu")
-    with Run(tmp_path, "r", {}) as run:
-        progress, _ = engine.fit(Scripted(scores), schedule, run, fabric)
-    with run.curve.open() as file:
-        return progress, [float(row["lr"]) for row in csv.DictReader(file)]
+    progress, _ = fit(Scripted(scores), tmp_path, schedule)
+    return progress, [float(row["lr"]) for row in curve(tmp_path)]
 
 
 def test_the_rate_is_halved_after_two_evaluations_without_a_lower_score(tmp_path):
@@ -330,30 +381,31 @@ def test_the_rate_is_halved_after_two_evaluations_without_a_lower_score(tmp_path
 def test_the_best_weights_are_kept_though_no_checkpoint_was_due(tmp_path, monkeypatch):
     monkeypatch.setattr(engine._Fit, "late", lambda self, due: False)
     task = Scripted([3.0, 1.0, 2.0, 2.0])
-    with Run(tmp_path, "r", {}) as run:
-        progress, model = engine.fit(task, Schedule(lr=0.1, epochs=4), run, engine.make_fabric("cpu"))
+    progress, model = fit(task, tmp_path, Schedule(lr=0.1, epochs=4))
     assert progress.best_update == 6 and not torch.equal(task.seen[1], task.seen[3])
     assert torch.equal(model.weight, task.seen[1])
-    with run.curve.open() as file:
-        assert [row["seen"] for row in csv.DictReader(file)] == ["7.5"] * 4
+    assert [row["seen"] for row in curve(tmp_path)] == ["7.5"] * 4
 
 
 def test_a_kill_between_the_best_weights_and_the_checkpoint_leaves_a_score_that_is_theirs(tmp_path):
-    """Going on from the older checkpoint, a machine that rounds differently need not find that best again."""
+    """Continued from the older checkpoint, a machine that rounds differently may not reach that best again."""
     scores = [3.0, 2.0, 2.5, 2.6]
-    with Run(tmp_path, "r", {}) as run:
-        engine.fit(Scripted(scores), Schedule(epochs=4), run, engine.make_fabric("cpu"))
+    fit(Scripted(scores), tmp_path, Schedule(epochs=4))
+    with Run(tmp_path, "toy", {"task": "Scripted"}) as run:
         best, then = run.load(run.checkpoints / "best.safetensors")
         run.save("best", best, dataclasses.replace(then, best=1.5, best_update=99))
-        progress, _ = engine.fit(Scripted([]), Schedule(epochs=4), run, engine.make_fabric("cpu"))
+    progress, _ = fit(Scripted([]), tmp_path, Schedule(epochs=4))
     assert (progress.best, progress.best_update) == (1.5, 99)
 
 
-def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path):
-    progress, _ = rates(tmp_path / "a", [float("nan"), 3.0, 2.0], Schedule(epochs=3))
-    assert progress.best == 2.0 and progress.best_update == 9
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path, lower):
+    metric = Metric("error", "points", lower)
+    bad = [float("nan"), float("inf"), float("-inf")]
+    progress, _ = fit(Scripted([*bad, 3.0, 3.0], metric), tmp_path / "a", Schedule(epochs=5))
+    assert progress.best == 3.0 and progress.best_update == 12
     with pytest.raises(RunError, match="no evaluation gave a number"):
-        rates(tmp_path / "b", [float("nan")] * 2, Schedule(epochs=2))
+        fit(Scripted(bad, metric), tmp_path / "b", Schedule(epochs=3))
 
 
 def test_a_linear_rate_ends_at_zero_and_is_never_halved(tmp_path, monkeypatch):
@@ -384,126 +436,101 @@ def test_a_run_that_ends_between_evaluations_is_evaluated_once_more(tmp_path):
 
 # ---- several processes ----
 
-
-def command(text, root, *more):
-    sets = [word for change in [*TINY, "schedule.updates=50", "schedule.evaluate_every=25"] for word in ("--set", change)]
-    paths = [f"--runs={root / 'runs'}", f"--results={root / 'results'}", "--device=cpu"]
-    return ["-m", "multint.paper", "train", "charlm", f"--text={text}", *sets, *paths, *more]
-
-
-@pytest.mark.parametrize("carry", ["false", "true"])
-def test_two_processes_equal_one_at_equal_global_batch(text, tmp_path, carry):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ways = {"one": ([sys.executable], []), "two": (launcher, []), "own": ([sys.executable], ["--devices=2"])}
-    for name, (words, more) in ways.items():
-        full = [*words, *command(text, tmp_path / name, "--set", f"carry={carry}", *more)]
-        done = subprocess.run(full, capture_output=True, text=True, env=env, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-    one, two, own = (load_file(*(tmp_path / n / "runs").rglob("000000050.safetensors")) for n in ways)
-    for other in (two, own):
-        assert other.keys() == one.keys()
-        for name, value in one.items():
-            if not name.startswith("rng"):
-                torch.testing.assert_close(other[name], value, rtol=1e-6, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
-    for x, y, z in zip(*(curve(tmp_path / n) for n in ways), strict=True):
-        for column in ("train", "valid"):
-            assert float(x[column]) == pytest.approx(float(y[column]), abs=1e-5) == pytest.approx(float(z[column]), abs=1e-5)
-
-
-LOSES_A_WORKER = """
-import os, signal, sys
-from multint.paper import engine
-engine.fit.__kwdefaults__.update(save_every=0.0, log_every=10)
-inner = engine._Fit.evaluate
-def evaluate(self):
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and self.rank == 1 and self.p.update == 50:
-        os.kill(os.getpid(), signal.SIGKILL)
-    inner(self)
-engine._Fit.evaluate = evaluate
-from multint.paper.__main__ import main
-main(sys.argv[1:])
+FITS = """
+import sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import toy
+from multint.paper import engine, processes
+from multint.paper.runs import Run, Stopped
+kind, root, devices = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+fabric = processes.make_fabric("cpu", devices)
+run = Run(root, "toy", {{"kind": kind}})
+if fabric.global_rank == 0:
+    run.__enter__()
+fabric.barrier()
+task = {{"carried": toy.Carried, "lengths": lambda: toy.Lengths(carry=True)}}[kind]()
+updates = int(sys.argv[4]) if len(sys.argv) > 4 else 60
+if updates < 60:  # lost at that update
+    engine._Fit.decide = lambda self: sys.exit(3) if self.p.update == updates else None
+engine.fit(task, toy.SHORT, run, fabric, save_every=1e9 if updates == 60 else 0.0, log_every=1)
 """
 
 
-def test_torchrun_restarts_after_a_lost_worker_and_ends_with_the_same_weights(text, tmp_path):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    script = tmp_path / "job.py"
-    script.write_text(LOSES_A_WORKER)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for name, more in (("straight", ["-m", "multint.paper"]), ("lost", ["--max-restarts=1", str(script)])):
-        restarts, program = (more[:1], more[1:]) if more[0].startswith("--") else ([], more)
-        words = [*launcher, *restarts, *program, *command(text, tmp_path / name)[2:]]
-        done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+def fitted(tmp_path, kind, root, processes_, *more):
+    script = tmp_path / "fit.py"
+    script.write_text(FITS.format(tests=str(Path(__file__).parent)))
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes_}"] if processes_ > 1 else []
+    words = [sys.executable, *launcher, str(script), kind, str(root), str(processes_), *map(str, more)]
+    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+
+
+@pytest.mark.parametrize("kind", ["carried", "lengths"])
+def test_two_processes_equal_one_at_equal_global_batch(tmp_path, kind):
+    one, two, changed = tmp_path / "one", tmp_path / "two", tmp_path / "changed"
+    for root, count in ((one, 1), (two, 2)):
+        done = fitted(tmp_path, kind, root, count)
         assert done.returncode == 0, done.stderr[-3000:]
-    (a,), (b,) = ([*(tmp_path / n / "runs").rglob("000000050.safetensors")] for n in ("straight", "lost"))
-    assert a.read_bytes() != b"" and all(torch.equal(v, load_file(b)[k]) for k, v in load_file(a).items())
+    assert fitted(tmp_path, kind, changed, 2, 34).returncode != 0, "lost in the middle, its state joined in a checkpoint"
+    assert fitted(tmp_path, kind, changed, 1).returncode == 0, "and continued by one"
+    for root in (two, changed):
+        ours, theirs = final(root), final(one)
+        assert {name for name in ours if name != "rng"} == {name for name in theirs if name != "rng"}
+        for name, value in theirs.items():
+            if name != "rng":
+                torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+        for x, y in zip(curve(root), curve(one), strict=True):
+            for column in ("train", "valid"):
+                assert float(x[column]) == pytest.approx(float(y[column]), abs=1e-3)
 
 
 def test_a_process_that_joins_a_run_keeps_its_own_generator():
     """Or two would draw the same dropout."""
     saved, own = torch.arange(6).reshape(2, 3), torch.tensor([7, 8, 9])
-    found = [engine._Fit._row(SimpleNamespace(rank=rank), saved, own).tolist() for rank in range(3)]
-    assert found == [[0, 1, 2], [3, 4, 5], [7, 8, 9]]
+    rows = [engine._Fit.row(SimpleNamespace(rank=rank), saved, own).tolist() for rank in range(3)]
+    assert rows == [[0, 1, 2], [3, 4, 5], [7, 8, 9]]
 
 
-# ---- checkpoints that are not as they were written ----
+class Four:
+    """A Fabric that gathers a part of four processes."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def all_gather(self, part):
+        return torch.stack(self.parts)
 
 
-def kept_run(tmp_path):
-    """A run with checkpoints of updates 1 and 2."""
-    run = Run(tmp_path, "made-up", {"hidden": 3})
-    with run:
-        for update in (1, 2):
-            run.save_last({"model.w": torch.full((2,), float(update))}, Progress(update=update, lr=0.008))
-    return run
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_states_are_joined_along_the_dimension_the_task_names_and_split_again(dim):
+    parts = [torch.randn(2, 4, 6) for _ in range(4)]
+    task = SimpleNamespace(state_dim=dim)
+    fits = [SimpleNamespace(world=4, rank=k, task=task, fabric=Four(parts), to_device=lambda x: x) for k in range(4)]
+    joined = engine._Fit.joined(fits[0], parts[0])
+    assert joined.shape[dim] == 4 * parts[0].shape[dim]
+    for one, part in zip(fits, parts, strict=True):
+        assert torch.equal(engine._Fit.shared(one, joined), part)
+    with pytest.raises(RunError, match=rf"a state of shape \(3,\) has no dimension {dim or 1}"):
+        engine._Fit.joined(SimpleNamespace(world=4, task=SimpleNamespace(state_dim=dim or 1)), torch.zeros(3))
 
 
-@pytest.mark.parametrize("old, new", [(b"0.008", b"0.009"), (b'"lr', b'"rl'), (b"made-up", b"made-ip")])
-def test_a_checkpoint_whose_account_was_altered_is_refused_and_the_one_before_is_used(tmp_path, old, new, capsys):
-    run = kept_run(tmp_path)
-    newest = run.checkpoints / "000000002.safetensors"
-    assert old in newest.read_bytes()
-    newest.write_bytes(newest.read_bytes().replace(old, new))
-    tensors, progress = run.load_last()
-    assert progress.update == 1 and tensors["model.w"].tolist() == [1.0, 1.0]
-    assert "refused" in capsys.readouterr().err
-    with run:
-        run.save_last(tensors, Progress(update=2))  # a refused one is in nobody's place
-    assert run.load_last()[1].update == 2
+def test_a_team_adds_up_over_its_processes():
+    fabric = SimpleNamespace(
+        global_rank=1, world_size=2, device="cpu", all_reduce=lambda x, reduce_op: x + torch.tensor([4.0, 3.0])
+    )
+    team = processes.team(fabric)
+    assert isinstance(team, Team) and (team.rank, team.world) == (1, 2)
+    assert team.mean(Sum(6.0, 2)) == 2.0
+    assert math.isnan(processes.team(processes.make_fabric("cpu")).mean(Sum(0.0, 0)))
 
 
-def test_a_checkpoint_of_before_its_account_was_summed_is_still_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "checksum", lambda tensors, said=None, whole=runs.checksum: whole(tensors))
-    run = kept_run(tmp_path)
-    monkeypatch.undo()
-    assert run.load_last()[1].update == 2
+def test_the_protocol_has_defaults_for_all_but_the_essential():
+    class Least(Task):
+        metrics, select = (Metric("error", ""),), "error"
+        epoch, build, loss, scores = (getattr(Scripted, name) for name in ("epoch", "build", "loss", "scores"))
 
+        def __init__(self):
+            self.given = iter([1.0, 2.0])
 
-def test_the_best_weights_are_found_in_the_checkpoint_of_their_update(tmp_path):
-    run = kept_run(tmp_path)
-    assert run.load_best(2)[0]["model.w"].tolist() == [2.0, 2.0]
-    (run.checkpoints / "best.safetensors").write_bytes(b"torn")
-    assert run.load_best(1)[0]["model.w"].tolist() == [1.0, 1.0]
-    with pytest.raises(RunError, match="its weights are nowhere else; delete .*made-up and train again"):
-        run.load_best(3)
-
-
-def test_a_run_whose_best_weights_are_torn_ends_with_those_of_the_checkpoint(text, tmp_path):
-    record = train(text, tmp_path)
-    folder = tmp_path / "runs" / record["run"]
-    best = folder / "checkpoints" / "best.safetensors"
-    progress = Run(tmp_path / "runs", record["run"], read_json(folder / "config.json")).load_last()[1]
-    if progress.best_update != progress.update:
-        pytest.skip("the best weights were not the last")
-    best.write_bytes(best.read_bytes()[:-1])
-    (folder / "record.json").unlink()
-    assert train(text, tmp_path)["value"] == record["value"]
-
-
-def test_a_log_on_a_full_disk_is_an_error_of_one_line(tmp_path):
-    run = kept_run(tmp_path)
-    run.log_file = run.curve = Path("/dev/full")
-    for write in (lambda: run.log("a line"), lambda: run.add_row({"update": 1})):
-        with pytest.raises(RunError, match="cannot write /dev/full: No space left on device; make room and run the same"):
-            write()
+    assert Least().begins(3) and Least().initial_state(None) is None and Least().product_rows(1) == set()

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from multint.paper import engine, products
+from multint.paper import engine, processes, products, session
 from multint.paper.charlm import task
+from multint.paper.experiment import Team
 from multint.paper.runs import RunError
 
 CPU = torch.device("cpu")
@@ -54,10 +55,10 @@ def test_the_message_names_the_product_and_the_way_out(monkeypatch):
 
 
 def fitting(world=1, others=0.0):
-    """A fit that has come to where products are tried, among other processes with so many faults."""
+    """A fit that is about to check products, among other processes with so many faults."""
     fit = engine._Fit.__new__(engine._Fit)
-    fit.fabric, fit.model, fit.world = engine.make_fabric("cpu"), MODEL, world
-    fit.task = type("Task", (), {"rows": lambda _, world: {6 // world}})()
+    fit.fabric, fit.module, fit.world = processes.make_fabric("cpu"), MODEL, world
+    fit.task = type("Task", (), {"product_rows": lambda _, world: {6 // world}})()
     fit.fabric.all_reduce = lambda x, reduce_op: x + others
     return fit
 
@@ -65,30 +66,29 @@ def fitting(world=1, others=0.0):
 def test_a_device_that_is_wrong_ends_all_processes(monkeypatch):
     tried = []
     monkeypatch.setattr(products, "fault", lambda model, rows, device: tried.append((model, rows, device)))
-    fitting().try_products()
-    fitting(world=2).try_products()
+    fitting().check_products()
+    fitting(world=2).check_products()
     assert tried == [(MODEL, {6}, CPU), (MODEL, {3}, CPU)]
-    with pytest.raises(RunError, match="of 2 processes 1 have a device that cannot multiply.*nothing was done in this sitting"):
-        fitting(world=2, others=1.0).try_products()
+    with pytest.raises(RunError, match="of 2 processes 1 have a device that cannot multiply.*nothing was trained in this session"):
+        fitting(world=2, others=1.0).check_products()
     monkeypatch.setattr(products, "fault", lambda *_: "mine is wrong")
     with pytest.raises(RunError, match="mine is wrong; nothing"):
-        fitting(world=2, others=1.0).try_products()
+        fitting(world=2, others=1.0).check_products()
 
 
 @pytest.mark.parametrize("carry", ["carry=true", "carry=false"])
 def test_a_task_names_the_rows_of_training_and_of_scoring(text, monkeypatch, carry):
     settings = ["hidden=4", "batch=4", "length=10", "evaluation_streams=3", carry]
-    job = task.job("charlm", 0, settings, text, False, None, "fp32")
-    own = task.CharTask(job, CPU)
+    own = task.CharTask(session.job("charlm", 0, settings, {"text": text}), CPU)
     model = own.build()
     seen = set()
     model.core.register_forward_pre_hook(lambda _, args: seen.add(args[0].shape[1]))
     model.out.register_forward_pre_hook(lambda _, args: seen.add(args[0].shape[:-1].numel()))
-    own.loss(model, own.epoch(0, 0, 1)[0], None)
+    own.loss(model, own.epoch(0, Team())[0], None)
     for split in ("valid", "test"):
-        for protocol in task.PROTOCOLS.values():
-            protocol(own, model, split)
-    named = own.rows(1)
+        for protocol in (own.carried, own.reset):
+            protocol(model, split, Team())
+    named = own.product_rows(1)
     assert {4, 40, 3, 600} <= named & seen
-    assert len(seen - named) <= 6, f"but for the last of each: {sorted(seen - named)}"
-    assert own.rows(2) > {2, 20, 400}
+    assert len(seen - named) <= 6, f"except for the last of each: {sorted(seen - named)}"
+    assert own.product_rows(2) > {2, 20, 400}

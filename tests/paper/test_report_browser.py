@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_report import EVIL, explored, record, write
+from reporting import EVIL, explored, made, write
 
 from multint.paper import report
 from multint.paper.numbers import ROWS
@@ -61,6 +61,11 @@ function attempt() {
   plot.dispatchEvent(new view.KeyboardEvent("keydown", {key: "ArrowRight"}));
   saw.keyed = tip.hidden ? "" : tip.textContent;
   doc.getElementById("only-run").click();
+  saw.claims = doc.getElementById("claim-by-claim").getBoundingClientRect().top + view.scrollY;
+  saw.folded = [...doc.querySelectorAll("details")].filter(one => one.open).length;
+  saw.samples = [...doc.querySelectorAll("pre")].map(one => one.textContent);
+  saw.first = doc.querySelector("h1").textContent;
+  saw.charted = doc.querySelector("[data-chart]").getBoundingClientRect().top + view.scrollY;
   saw.shown = [...doc.querySelectorAll("tr.idle")].filter(row => row.offsetHeight > 0).length;
 }
 document.getElementById("page").addEventListener("load", () => {
@@ -77,11 +82,11 @@ document.getElementById("page").addEventListener("load", () => {
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     records = [
-        record("exploratory/ptb-mirnn", 1.40, 0, curve="curves/a.csv"),
-        record("exploratory/ptb-mirnn", 1.42, 1, curve="curves/b.csv"),
-        record("charlm/demo-lstm", 2.1, corpus="python-docs", curve="curves/c.csv"),
-        record("charlm/" + "a-very-long-name-" * 8, 2.2, corpus="python-docs"),
-        record(EVIL.replace("alert(1)", "parent.alerted=window.alerted=true"), 2.5, corpus="python-docs", curve="curves/d.csv"),
+        made("exploratory/ptb-mirnn", 1.40, 0, curve="curves/a.csv"),
+        made("exploratory/ptb-mirnn", 1.42, 1, curve="curves/b.csv"),
+        made("charlm/demo-lstm", 2.1, corpus="python-docs", curve="curves/c.csv"),
+        made("charlm/" + "a-very-long-name-" * 8, 2.2, corpus="python-docs"),
+        made(EVIL.replace("alert(1)", "parent.alerted=window.alerted=true"), 2.5, corpus="python-docs", curve="curves/d.csv"),
     ]
     return report.build(write(folder, records, "torn"), folder / "page.html").page.read_text()
 
@@ -127,6 +132,25 @@ def test_the_trial_notices_a_broken_page(page, tmp_path):
 
 
 @pytest.fixture(scope="module")
+def demo_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    lines = [
+        made(f"charlm/demo-{kind}", 2.1 - 0.1 * i, corpus="python-docs", curve=f"curves/{i}.csv")
+        for i, kind in enumerate(("lstm", "milstm"))
+    ]
+    focus = report.Focus([one["run"] for one in lines], {lines[1]["run"]: "The <b>tuple</b> is"})
+    return report.build(write(folder, lines), folder / "page.html", focus).page.read_text()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_starts_with_the_runs_that_were_just_made(demo_page, tmp_path, width):
+    saw = show(demo_page, width, tmp_path)
+    assert saw["console"] == [] and saw["overflow"] <= 0
+    assert saw["first"] == "Your runs" and saw["charted"] < 600 < saw["claims"]
+    assert saw["samples"] == ["The <b>tuple</b> is"] and saw["folded"] == 0
+
+
+@pytest.fixture(scope="module")
 def explored_page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("explored")
     return report.build(explored(folder), folder / "page.html").page.read_text()
@@ -137,7 +161,8 @@ def test_section_3_1_is_on_the_page(explored_page, tmp_path, width):
     saw = show(explored_page, width, tmp_path)
     assert saw["console"] == []
     assert saw["overflow"] <= 0, "the body scrolls sideways"
-    assert "✗ refuted" in saw["misses"]
-    assert len(saw["pictures"]) == 2 and all(loaded for loaded, _ in saw["pictures"])
+    assert "✗ refuted (2 seeds), reset too" in saw["misses"]
+    assert len(saw["pictures"]) == 4 and all(loaded for loaded, _ in saw["pictures"])
+    assert saw["claims"] < (700 if width > 1000 else 1400), "the claims are the first screen"
     assert saw["pictures"][1][1] >= 700, "figure 1 is too small to be read"
     assert saw["links"] == 0 and saw["shown"] == 0

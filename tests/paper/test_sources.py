@@ -1,10 +1,12 @@
-"""Sources: every corpus says what it is, and the numbers agree with each other."""
+"""Every corpus of characters says what it is, and the numbers agree with each other."""
 
 import re
 
 import pytest
 
-from multint.paper.sources import CORPORA, PTB_FILES
+from multint.paper import sources
+from multint.paper.charlm.corpora import CORPORA, PTB_FILES
+from multint.paper.sources import Address
 
 ALL = pytest.mark.parametrize("source", CORPORA.values(), ids=CORPORA)
 LINES = (42_068, 3_370, 3_761)  # of ptb.{train,valid,test}.txt
@@ -48,3 +50,11 @@ def test_a_stand_in_is_named_as_one():
     for name, whole in (("text8-74M", "text8"), ("text8-5M", "text8"), ("enwik8-5M", "enwik8")):
         (part,), (longer,) = CORPORA[name].files, CORPORA[whole].files
         assert longer.name in part.head_of and part.bytes < longer.bytes
+
+
+def test_the_shared_room_has_no_corpus_of_its_own():
+    assert not [name for name, value in vars(sources).items() if isinstance(value, (sources.Source, sources.File, Address))]
+
+
+def test_a_download_is_named_after_the_path_of_its_address():
+    assert Address("https://example.org/v1/all.tar.gz?download=1#top").name == "all.tar.gz"

@@ -1,31 +1,40 @@
-"""What does a person type? ``multint demo|data|recipes|train|evaluate|sample|sweep|report|compare``.
+"""What does a person type? ``multint data|recipes|train|evaluate|export|sweep|report|compare`` and the experiments' own commands.
 
 Errors a user can cause are one line and exit code 2.
 """
 
+import itertools
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from multint.paper import experiments, numbers, session, sweeps
+from multint.paper.experiment import Shelf
+from multint.paper.obtain import DataError
 from multint.paper.overrides import RecipeError
-from multint.paper.runs import Progress, RunError, Stopped, read_json
-from multint.paper.sweeps import MOST_SEED
-
-SEED = click.IntRange(0, MOST_SEED)
-COUNT = click.IntRange(min=1)
+from multint.paper.record import Record
+from multint.paper.runs import RunError, Stopped
+from multint.paper.terminal import COUNT, SEED, options, watching
 
 
-class OneLine(click.Group):
-    """Turns our own errors into one line and exit code 2, or that of a run that was asked to stop."""
+class Commands(click.Group):
+    """The commands here and those of the experiments. Our own errors become one line and exit code 2, or that of a stopped run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        theirs = [command.name for name in experiments.names() for command in experiments.load(name).commands]
+        return sorted({*super().list_commands(ctx), *theirs})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = super().get_command(ctx, name)
+        every = (command for one in experiments.names() for command in experiments.load(one).commands) if found is None else ()
+        return next((command for command in every if command.name == name), found)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from multint.paper.fetch import DataError
-
         try:
             return super().invoke(ctx)
         except (RecipeError, RunError, DataError) as error:
@@ -33,30 +42,32 @@ class OneLine(click.Group):
             ctx.exit(Stopped.CODE if isinstance(error, Stopped) else 2)
 
 
-def options(*names: str) -> Callable[[Any], Any]:
-    """The options several commands share."""
-    known = {
-        "data": click.option("--data", type=click.Path(path_type=Path), help="Folder with corpora (default: MULTINT_DATA)."),
-        "runs": click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go."),
-        "results": click.option("--results", type=click.Path(path_type=Path), default=Path("results"), help="Where records go."),
-        "device": click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto"),
-        "set": click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override any setting of the recipe."),
-        "text": click.option("--text", type=click.Path(path_type=Path), help="Train on this file instead of the recipe's corpus."),
-        "bytes": click.option("--bytes", "as_bytes", is_flag=True, help="Read --text as bytes, not as UTF-8."),
-        "precision": click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32"),
-    }
-
-    def decorate(command: Any) -> Any:
-        for name in reversed(names):
-            command = known[name](command)
-        return command
-
-    return decorate
+def add(ctx: click.Context, option: click.Parameter, modules: tuple[str, ...]) -> None:
+    """At once, since the modules may hold the command that follows."""
+    experiments.added[:] = modules
 
 
-@click.group(cls=OneLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--experiment", multiple=True, metavar="MODULE", callback=add, expose_value=False, help="A module with an experiment of yours."
+)
 def main() -> None:
     """Multiplicative Integration: train, evaluate and report the paper's models."""
+
+
+def own_options(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """An experiment's own options, from the words of the command line that no shared option took."""
+    experiment = experiments.load(name)
+    command = click.Command(f"{experiment.name}'s options", params=list(experiment.options))
+    try:
+        return dict(command.make_context(experiment.name, list(words)).params)
+    except click.UsageError as error:
+        known = ", ".join(option.opts[0] for option in experiment.options) or "none"
+        raise RecipeError(f"{error.format_message()} Options of {experiment.name}: {known}") from error
+
+
+FURTHER = {"ignore_unknown_options": True}  # which the experiment's own options may be
+further = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE EXPERIMENT]...")
 
 
 # ---- data ----
@@ -67,13 +78,23 @@ def data() -> None:
     """Corpora: list them, get them, verify them."""
 
 
+def _shelves() -> list[Shelf]:
+    return [shelf for name in experiments.names() if (shelf := experiments.load(name).shelf) is not None]
+
+
+def _shelf(name: str) -> Shelf:
+    every = _shelves()
+    found = next((shelf for shelf in every if name in shelf.names()), None)
+    if found is None:
+        raise DataError(f"no corpus {name!r}; there are {', '.join(known for shelf in every for known in shelf.names())}")
+    return found
+
+
 @data.command("list")
 @options("data")
 def data_list(data: Path | None) -> None:
     """Every corpus: size, licence, and whether it is here."""
-    from multint.paper import fetch
-
-    for line in fetch.listing(data):
+    for line in (line for shelf in _shelves() for line in shelf.listing(data)):
         click.echo(line)
 
 
@@ -82,119 +103,108 @@ def data_list(data: Path | None) -> None:
 @options("data")
 def data_get(name: str, data: Path | None) -> None:
     """Download (if need be), check and prepare a corpus."""
-    from multint.paper import fetch
-
-    corpus = fetch.prepare(name, data, download=True)
-    click.echo(corpus)
+    click.echo(_shelf(name).get(name, data))
 
 
 @data.command("verify")
 @click.argument("name")
 @options("data")
 def data_verify(name: str, data: Path | None) -> None:
-    """Check the whole of a prepared corpus against its sums."""
-    from multint.paper import fetch
-
-    click.echo(fetch.verify(name, data))
+    """Check all of a prepared corpus against its sums."""
+    click.echo(_shelf(name).verify(name, data))
 
 
 # ---- training ----
 
 
 @main.command()
-def recipes() -> None:
-    """All recipes: the row of the paper each one is, its size, the paper's number."""
-    from multint.paper.charlm.task import count
-    from multint.paper.experiments import RECIPES
+@click.argument("pattern", default="*")
+def recipes(pattern: str) -> None:
+    """All recipes, or those that match 'ptb-*': parameters, the paper's number, what the recipe is."""
+    for name in experiments.matching(pattern):
+        full, recipe = experiments.find(name)
+        size = experiments.load(full.partition("/")[0]).size(recipe)
+        printed = [] if recipe.row is None or recipe.scale != "paper" else numbers.printed_for(recipe.row)
+        paper = f"paper {', '.join(printed)}" if printed else ""
+        click.echo(f"{full:36} {f'{size:,}' if size else '':>12} {paper:11} {recipe.cite or recipe.note}")
 
-    for name, recipe in RECIPES.items():
-        size = count(recipe)
-        shown = f"{size:,}" if size else ""
-        paper = "" if recipe.paper is None else f"paper {recipe.paper:.2f}"
-        click.echo(f"{name:30} {recipe.corpus:12} {shown:>12} {paper:11} {recipe.cite or recipe.note}")
 
-
-@main.command()
+@main.command(context_settings=FURTHER)
 @click.argument("recipe")
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--devices", default=1, show_default=True, type=COUNT, help="Processes on this machine (torchrun sets its own).")
 @click.option("--nodes", default=1, show_default=True, type=COUNT)
-@options("set", "text", "bytes", "data", "runs", "results", "device", "precision")
+@options("set", "data", "runs", "results", "device", "precision")
+@further
 def train(
     recipe: str,
     seed: int,
     devices: int,
     nodes: int,
     changes: tuple[str, ...],
-    text: Path | None,
-    as_bytes: bool,
     data: Path | None,
     runs: Path,
     results: Path,
     device: str,
     precision: str,
+    words: tuple[str, ...],
 ) -> None:
-    """Train a recipe; the same command again continues it. `train charlm --text FILE` takes any text."""
-    from multint.paper import experiments
+    """Train a recipe; the same command again continues it.
 
-    job = experiments.job(recipe, seed, changes, text, as_bytes, data, precision)
+    The name of an experiment in place of a recipe trains on data of yours, which options of that experiment name.
+    """
+    job = session.job(recipe, seed, changes, own_options(experiments.of(recipe), words), data, precision)
     with watching() as watcher:
-        record = experiments.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
+        record = session.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
     if record:
         click.echo(summary(record))
 
 
-def summary(record: dict[str, Any]) -> str:
-    protocols = ", ".join(f"{name} {value:.3f}" for name, value in record["protocols"].items())
-    paper = "" if record["paper"] is None else f"; the paper has {record['paper']:.2f}"
+def summary(record: Record) -> str:
+    results = ", ".join(" ".join(filter(None, (one.metric.unit, one.protocol, f"{one.value:.3f}"))) for one in record.results)
+    printed = numbers.printed_for(record.row) if record.row and record.scale == "paper" else []
+    paper = f"; the paper has {', '.join(printed)}" if printed else ""
     return (
-        f"{record['run']}: test {record['metric'].upper()} {protocols} (valid {record['valid']:.3f}){paper}; "
-        f"{record['parameters']:,} parameters, {record['updates']:,} updates, {record['seconds']:.0f} s"
+        f"{record.run}: {record.main.split} {results} (valid {record.valid:.3f}){paper}; "
+        f"{record.parameters:,} parameters, {record.updates:,} updates, {record.seconds:.0f} s"
     )
 
 
-@main.command()
+@main.command(context_settings=FURTHER)
 @click.argument("run", type=click.Path(path_type=Path))
 @options("data", "device")
-def evaluate(run: Path, data: Path | None, device: str) -> None:
-    """Validation and test scores of a run's best checkpoint, by the carried-state and the reset protocol."""
-    from multint.paper.charlm import task
-
-    for line in task.evaluate(run, data, device):
-        click.echo(line)
+@further
+def evaluate(run: Path, data: Path | None, device: str, words: tuple[str, ...]) -> None:
+    """Scores of a run's weights on the validation data, and its results, taken again."""
+    for one in session.evaluate(run, data, device, own_options(session.experiment(run), words)):
+        click.echo(f"{one.split:5} {one.protocol:7} {one.value:.4f} {one.metric.unit} over {one.n:,}")
 
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--prompt", default="", help="Text to begin with.")
-@click.option("--length", default=400, show_default=True, type=click.IntRange(min=0))
-@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(0, 1e6))
-@click.option("--top-k", type=COUNT)
-@click.option("--seed", default=0, show_default=True, type=SEED)
-@options("data")
-def sample(run: Path, prompt: str, length: int, temperature: float, top_k: int | None, seed: int, data: Path | None) -> None:
-    """Write text with a trained model, as it comes."""
-    from multint.paper.charlm import task
+@click.argument("out", type=click.Path(path_type=Path))
+def export(run: Path, out: Path) -> None:
+    """Write a trained model into one folder that needs no data and can be handed on: weights, configuration, card."""
+    from multint.paper.export import export as write
 
-    for piece in task.write(run, prompt, length, temperature, top_k, seed, data):
-        click.echo(piece, nl=False)
-    click.echo()
+    click.echo(f"{write(run, out)}: load it with multint.paper.session.load({str(out)!r})")
 
 
 # ---- sweeps ----
 
 
-@main.command()
-@click.argument("recipe", nargs=-1, required=True)
+@main.command(context_settings=FURTHER)
+@click.argument("recipe")
 @click.option("--grid", multiple=True, metavar="KEY=A,B,C", help="Values of one setting; several grids are crossed.")
 @click.option("--seeds", default="0", show_default=True, help="Comma-separated.")
 @click.option("--jobs", default=1, show_default=True, type=COUNT, help="Runs at a time.")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Then no run is begun, and those under way stop at a checkpoint.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Then no run is started, and those that go on stop at a checkpoint.")
 @click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", help="submitit sends runs to SLURM.")
 @click.option("--partition", help="SLURM partition, with --engine submitit.")
-@options("set", "text", "bytes", "data", "runs", "results", "device", "precision")
+@options("set", "data", "runs", "results", "device", "precision")
+@further
 def sweep(
-    recipe: tuple[str, ...],
+    recipe: str,
     grid: tuple[str, ...],
     seeds: str,
     jobs: int,
@@ -202,38 +212,90 @@ def sweep(
     engine: str,
     partition: str | None,
     changes: tuple[str, ...],
+    words: tuple[str, ...],
     **paths: Any,
 ) -> None:
-    """Train recipes ('ptb-*' is all that begin so) over a grid, several at a time.
+    """Train recipes ('ptb-*' is all that start like this) over a grid, several at a time.
 
     Finished runs are not repeated, so the same command continues a sweep.
     """
-    from multint.paper import experiments, sweeps
-
-    names = list(dict.fromkeys(name for pattern in recipe for name in experiments.named(pattern)))
-    points = [(name, point, seed) for point, seed in sweeps.points(grid, seeds) for name in names]
-    as_bytes = paths.pop("as_bytes")
-    common = [f"--{name}={value}" for name, value in paths.items() if value is not None] + ["--bytes"] * as_bytes
-    commands = [sweeps.command(name, seed, [*changes, *point], common) for name, point, seed in points]
     if minutes is not None and engine != "local":
         raise RecipeError("--minutes is for runs on this machine; SLURM has limits of its own")
+    more = list(itertools.takewhile(lambda word: not word.startswith("-"), words))  # further recipes come before options
+    own = words[len(more) :]
+    names = list(dict.fromkeys(name for pattern in (recipe, *more) for name in experiments.matching(pattern)))
+    common = (*(f"--{name}={value}" for name, value in paths.items() if value is not None), *own)
+    points = [sweeps.Point(name, seed, (*changes, *point), common) for point, seed in sweeps.points(grid, seeds) for name in names]
     # before any is trained: a wrong value, or a corpus that is not there
-    names_of = [
-        experiments.job(name, seed, [*changes, *point], paths["text"], as_bytes, paths["data"], paths["precision"]).run
-        for name, point, seed in points
+    runs = [
+        session.run_name(
+            session.job(
+                one.recipe, one.seed, one.changes, own_options(experiments.of(one.recipe), own), paths["data"], paths["precision"]
+            )
+        )
+        for one in points
     ]
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    failed, left = sweeps.run(commands, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
-    done = []
-    for run, (_, point, seed) in zip(names_of, points, strict=True):
-        if (paths["runs"] / run / "record.json").exists():
-            done.append((read_json(paths["runs"] / run / "record.json"), point, seed))
-    for record, point, seed in sorted(done, key=lambda row: row[0]["valid"]):
-        click.echo(f"valid {record['valid']:.4f}  {record['metric'].upper()}  {' '.join(point)} seed={seed}  {record['run']}")
+    failed, left = sweeps.run(points, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
+    _sweep_table([paths["runs"] / run for run in runs], points)
     if failed:
-        raise RunError(f"{failed} of {len(commands)} runs failed; their messages are above, and the same command repeats them")
+        raise RunError(f"{failed} of {len(points)} runs failed; their messages are above, and the same command repeats them")
     if left:
-        raise Stopped(f"{left} of {len(commands)} runs are not finished; the same command continues them")
+        raise Stopped(f"{left} of {len(points)} runs are not finished; the same command continues them")
+
+
+def _sweep_table(folders: Sequence[Path], points: Sequence[sweeps.Point]) -> None:
+    """The finished runs, the best on validation first."""
+    done = [
+        (session.read(folder), point) for folder, point in zip(folders, points, strict=True) if (folder / "record.json").exists()
+    ]
+    lower = all(record.selected_by is None or record.selected_by.metric.lower for record, _ in done)
+    for record, point in sorted(done, key=lambda row: (row[0].valid or 0.0) * (1 if lower else -1)):
+        unit = "" if record.selected_by is None else record.selected_by.metric.unit
+        click.echo(f"valid {record.valid:.4f} {unit}  {' '.join(point.changes)} seed={point.seed}  {record.run}")
+
+
+@main.command()
+@click.argument("row", nargs=-1)
+@click.option(
+    "--scale", type=click.Choice(["laptop", "paper"]), default="laptop", show_default=True, help="The size of the models."
+)
+@click.option("--seeds", default="0-2", show_default=True, help="A range or a list: 0-2 or 0,3,7.")
+@click.option("--hours", type=click.FloatRange(min=0), help="Then no run is started, and those that go on stop at a checkpoint.")
+@click.option("--jobs", type=COUNT, help="Runs at a time (default: one for every core, one on a GPU).")
+@click.option("--dry-run", is_flag=True, help="Print the plan and train nothing.")
+@options("data", "runs", "results", "device", "precision")
+def reproduce(
+    row: tuple[str, ...], scale: str, seeds: str, hours: float | None, jobs: int | None, dry_run: bool, **paths: Any
+) -> None:
+    """Test the paper: train what its rows need, and build the report.
+
+    ROW is a row or a pattern, as 'ptb-*' or 'text8-milstm'; all rows if none is given. Prints the plan first: the runs, those that
+    are finished, and the time they take here. Finished runs are not repeated, so the same command continues.
+    """
+    from multint.paper import report as page
+    from multint.paper import reproduce as plans
+
+    numbers = sweeps.seeds_of(seeds)
+    cores = os.cpu_count() or 1
+    at_a_time = jobs or (1 if paths["device"] == "cuda" or plans.has_gpu(paths["device"]) else cores)
+    words = tuple(f"--{name}={value}" for name, value in paths.items() if value is not None)
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    planned = plans.plan(row, scale, numbers, options=words, threads=max(1, cores // at_a_time), say=say, **paths)
+    for line in plans.listing(planned, at_a_time):
+        click.echo(line)
+    if dry_run:
+        return
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    failed, left = plans.train(planned, at_a_time, say, deadline, sys.stderr.isatty())
+    click.echo(f"report: {page.build(paths['results'], paths['results'] / 'report.html').page}")
+    if failed:
+        raise RunError(f"{failed} runs failed; their messages are above, and the same command repeats them")
+    if left:
+        raise Stopped(f"{left} runs are not finished; the same command continues them")
 
 
 # ---- results ----
@@ -264,99 +326,7 @@ def compare(run: tuple[Path, ...]) -> None:
     """Runs side by side: what differs in their settings, and how they did."""
     from multint.paper import report as page
 
-    click.echo(page.compare([read_json(path / "record.json") for path in run]))
-
-
-@main.command()
-@click.option("--seed", default=0, show_default=True, type=SEED)
-@click.option("--results", type=click.Path(path_type=Path), default=Path("runs/demo"), help="Where its records go.")
-@options("set", "runs")
-def demo(seed: int, changes: tuple[str, ...], runs: Path, results: Path) -> None:
-    """An LSTM and an MI-LSTM of equal size on the text that ships with Python: a table, a sample of each, the report."""
-    import torch
-
-    from multint.paper import report as page
-    from multint.paper.charlm import task
-
-    torch.set_num_threads(1)  # a step's products are small: on a busy machine threads would wait for each other
-    records = []
-    for name in ("charlm/demo-lstm", "charlm/demo-milstm"):
-        job = task.job(name, seed, changes, None, False, None, "fp32")
-        click.echo(f"{name}: {job.recipe.cell} of {job.recipe.hidden} units, {job.recipe.integration} integration")
-        with watching() as watcher:
-            records.append(task.train(job, runs, results, device="cpu", watcher=watcher))
-    click.echo(page.compare(records))
-    for record in records:
-        click.echo(f"\n--- {record['recipe']} writes:")
-        for piece in task.write(runs / record["run"], "The ", 300, 0.7, None, seed, None):
-            click.echo(piece, nl=False)
-        click.echo()
-    first, second = (record["value"] for record in records)
-    by = abs(first - second)
-    verdict = f"the {'MI-LSTM' if second < first else 'LSTM'} is better by {by:.3f}" if by >= 0.0005 else "level"
-    click.echo(f"\ntest BPC: LSTM {first:.3f}, MI-LSTM {second:.3f}: {verdict} on this seed, each at its own best rate")
-    click.echo(f"report: {page.build(results, results / 'report.html').page}")
-
-
-# ---- progress ----
-
-
-@contextmanager
-def watching() -> Iterator[Any]:
-    """A bar on a terminal, lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield Lines()
-        return
-    bar = Bar()
-    try:
-        yield bar
-    finally:
-        bar.rich.stop()
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(max(0, seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-class Lines:
-    """Plain lines for logs: one at every evaluation."""
-
-    def update(self, progress: Progress, loss: float, speed: float, left: float) -> None:
-        self.last = f"train {loss:.3f} BPC, {speed:,.0f} chars/s, {clock(left)} left"
-
-    def evaluated(self, progress: Progress, valid: float) -> None:
-        self.say(f"update {progress.update}, epoch {progress.epoch}: valid {valid:.3f}, {getattr(self, 'last', '')}")
-
-    def say(self, line: str) -> None:
-        click.echo(line, err=True)
-
-
-class Bar:
-    """A live line with epoch, loss, speed and time left."""
-
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Rich
-
-        self.rich = Rich(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True)
-        self.task = self.rich.add_task("epoch 0", total=1.0, text="")
-        self.rich.start()
-        self.began = time.monotonic()
-        self.before: float | None = None  # seconds of earlier sittings
-
-    def update(self, progress: Progress, loss: float, speed: float, left: float) -> None:
-        self.before = progress.seconds if self.before is None else self.before  # every save adds this sitting's
-        spent = self.before + time.monotonic() - self.began
-        text = f"{loss:.3f} BPC  {speed:,.0f} chars/s  {clock(left)} left"
-        share = spent / (spent + left) if spent + left > 0 else 1.0
-        self.rich.update(self.task, completed=share, description=f"epoch {progress.epoch} update {progress.update}", text=text)
-
-    def evaluated(self, progress: Progress, valid: float) -> None:
-        self.say(f"update {progress.update}, epoch {progress.epoch}: valid {valid:.3f} BPC")
-
-    def say(self, line: str) -> None:
-        self.rich.console.print(line)
+    click.echo(page.compare([session.read(path) for path in run]))
 
 
 if __name__ == "__main__":

@@ -1,283 +1,139 @@
 """How is any task trained? The one training loop, on Lightning Fabric.
 
-A task says what a batch, a loss and a score are; ``fit`` does the rest: truncated back-propagation with carried or fresh state,
-clipping, Adam, evaluation, the paper's halving rule, early stopping, checkpoints, and on CUDA the whole iteration as one captured
-graph. Batch order is a function of (seed, epoch, position) alone, so a run continued from a checkpoint ends with the same weights.
+A task defines its batches, loss and scores (``experiment.Task``); ``fit`` does the rest: truncated back-propagation with a carried
+or an initial state, clipping, evaluation, the paper's halving rule, early stopping, checkpoints, and on CUDA each update as one
+graph. Batch order depends on (seed, epoch, position) alone, so a run continued from a checkpoint ends with the same weights.
 """
 
-import atexit
-import logging
+import functools
 import math
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from multint.paper import products
+from multint.paper import capture, products
+from multint.paper.experiment import Batch, Loss, Schedule, State, Task, mapped, tensors
+from multint.paper.processes import bare, team
 from multint.paper.runs import COLUMNS, Clock, Progress, Run, RunError, Stopped, environment, handling, write_json
-
-State = Any  # a tensor, a tuple of tensors, or None
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast to train.
-
-    ``halve_after`` is the paper's rule: halve the rate when the validation score has not fallen for that many evaluations.
-    ``linear`` lets the rate fall in a straight line to zero at the last update instead.
-    """
-
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float | None = 1.0
-    epochs: int = 50
-    updates: int | None = None  # at most, whatever the epoch
-    evaluate_every: int | None = None  # updates; None: after every epoch
-    halve_after: int | None = 2
-    linear: bool = False
-    stop_after: int | None = 10  # evaluations without a new best
-    min_lr: float = 1e-5
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "eps", "clip", "epochs", "updates", "evaluate_every", "halve_after", "stop_after"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be greater than zero, got {value}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-
-    def most(self, per_epoch: int) -> int:
-        """Updates after which training ends at the latest."""
-        return min(self.epochs * per_epoch, self.updates or self.epochs * per_epoch)
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """One epoch of batches, in an order that depends on (seed, epoch) alone."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, position: int, /) -> tuple[Tensor, ...]: ...
-
-
-@runtime_checkable
-class Task(Protocol):
-    """What one experiment says of itself."""
-
-    seed: int
-    unit: str  # of losses and scores as shown, e.g. BPC
-    observed: tuple[str, ...]  # names of what ``observe`` gives: further columns of the curve
-
-    def build(self) -> nn.Module: ...
-    def epoch(self, number: int, rank: int, world: int) -> Batches: ...
-    def begins(self, position: int) -> bool: ...  # does the carried state begin anew at this batch?
-    def loss(self, model: nn.Module, batch: tuple[Tensor, ...], state: State) -> tuple[Tensor, State]: ...
-    def shown(self, loss: float) -> float: ...
-    def size(self, batch: tuple[Tensor, ...]) -> int: ...  # characters, frames: what speed counts
-    def rows(self, world: int) -> set[int]: ...  # that its products have on each process, in training and in scoring
-    def score(self, model: nn.Module, split: str, rank: int, world: int) -> "Sum": ...
-    def observe(self, model: nn.Module) -> dict[str, float]: ...  # at every evaluation, beside the score
-
-
-@dataclass
-class Sum:
-    """A loss summed over ``count`` predictions, to be added up over processes."""
-
-    total: float
-    count: int
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Sees a run go by: a progress bar, a line now and then, nothing."""
+    """Shows a run while it trains. Units are those of the task it starts with."""
 
+    def start(self, task: Task, progress: Progress) -> None: ...
     def update(self, progress: Progress, loss: float, speed: float, left: float) -> None: ...
-    def evaluated(self, progress: Progress, valid: float) -> None: ...
+    def evaluated(self, progress: Progress, scores: dict[str, float]) -> None: ...
     def say(self, line: str) -> None: ...
 
 
 class Silent:
-    """A watcher that looks away."""
+    """A watcher that shows nothing."""
 
+    def start(self, task: Task, progress: Progress) -> None: ...
     def update(self, progress: Progress, loss: float, speed: float, left: float) -> None: ...
-    def evaluated(self, progress: Progress, valid: float) -> None: ...
+    def evaluated(self, progress: Progress, scores: dict[str, float]) -> None: ...
     def say(self, line: str) -> None: ...
 
 
-def check_device(device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RunError("no CUDA device is here: use --device cpu or auto")
-
-
-def make_fabric(device: str = "auto", devices: int | str = 1, nodes: int = 1, precision: str = "fp32") -> Any:
-    """A launched Fabric: device, precision and processes. Under torchrun it takes the processes that are there."""
-    from lightning.fabric import Fabric
-
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # its advice on precision is ours to give
-    if precision == "bf16":
-        torch.set_float32_matmul_precision("high")
-    precisions: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed"}
-    if precision not in precisions:
-        raise RunError(f"unknown precision {precision!r}: use fp32 or bf16")
-    check_device(device)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if torch.distributed.is_torchelastic_launched() and world > 1:
-        devices = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        nodes = world // int(devices)
-        _join(device)
-    strategy = "ddp" if int(devices) * nodes > 1 else "auto"
-    fabric = Fabric(accelerator=device, devices=devices, num_nodes=nodes, precision=precisions[precision], strategy=strategy)
-    fabric.launch()
-    return fabric
-
-
-def _join(device: str) -> None:
-    """Form the process group ourselves: after a lost worker torchrun's restarted processes would read the dead ones' addresses."""
-    from torch import distributed as dist
-
-    if dist.is_initialized():
-        return
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = torch._C._distributed_c10d.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    backend = "gloo" if device == "cpu" or not torch.cuda.is_available() else "nccl"
-    dist.init_process_group(
-        backend,
-        store=torch._C._distributed_c10d.PrefixStore(f"try{attempt}", store),
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-    )
-    atexit.register(dist.destroy_process_group)  # as Fabric does for groups of its own: gloo's threads must end before Python
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The model itself, without Fabric's and DDP's wrapping."""
-    inner: Any = model
-    while hasattr(inner, "_forward_module") or isinstance(inner, nn.parallel.DistributedDataParallel):
-        inner = inner._forward_module if hasattr(inner, "_forward_module") else inner.module
-    return inner  # type: ignore[no-any-return]
-
-
 @contextmanager
-def heard(world: int) -> Iterator[list[int]]:
-    """Signals that ask to end (SIGTERM, Ctrl-C), collected while a run goes on.
+def signals(world: int) -> Iterator[list[int]]:
+    """The signals to stop (SIGTERM, Ctrl-C) that arrived inside.
 
-    The second one ends it at once, and so does the first among several processes, which must not part.
+    The second one ends the process at once. With several processes the first does, since they must not stop at different updates.
     """
-    asked: list[int] = []
+    received: list[int] = []
 
-    def listen(number: int, _: Any) -> None:
-        asked.append(number)
+    def receive(number: int, _: Any) -> None:
+        received.append(number)
         signal.signal(number, before[number])
 
-    with handling(() if world > 1 else (signal.SIGTERM, signal.SIGINT), listen) as before:
-        yield asked
-
-
-# ---- states ----
-
-
-def mapped(f: Callable[[Tensor], Tensor], state: State) -> State:
-    """A state with f applied to each of its tensors."""
-    if state is None:
-        return None
-    return f(state) if isinstance(state, Tensor) else tuple(f(part) for part in state)
-
-
-def parts(state: State) -> list[Tensor]:
-    if state is None:
-        return []
-    return [state] if isinstance(state, Tensor) else list(state)
-
-
-class Pending:
-    """Losses not yet read off the device: reading waits for it, so it is done now and then."""
-
-    def __init__(self, device: torch.device, since: float) -> None:
-        self.total = torch.zeros((), device=device, dtype=torch.float64)
-        self.count, self.size, self.since = 0, 0, since
-
-    def add(self, loss: Tensor, size: int) -> None:
-        self.total += loss
-        self.count += 1
-        self.size += size
+    with handling(() if world > 1 else (signal.SIGTERM, signal.SIGINT), receive) as before:
+        yield received
 
 
 # ---- one update ----
 
 
-class Eager:
-    """An update as torch runs it, operation by operation."""
+class Done(NamedTuple):
+    """What an update leaves: its loss, the norm of the gradient before clipping, and the new state."""
 
-    def __init__(self, fabric: Any, task: Task, model: nn.Module, optimizer: Any, schedule: Schedule) -> None:
-        self.fabric, self.task, self.model, self.optimizer, self.schedule = fabric, task, model, optimizer, schedule
+    loss: Loss
+    norm: Tensor
+    state: State
 
-    def __call__(self, batch: tuple[Tensor, ...], state: State) -> tuple[Tensor, Tensor, State]:
+
+class Update:
+    """One update of the weights, operation by operation."""
+
+    def __init__(self, fabric: Any, task: Task, model: nn.Module, optimizer: Any, clip: float | None) -> None:
+        self.fabric, self.task, self.model, self.optimizer, self.clip = fabric, task, model, optimizer, clip
+
+    def __call__(self, batch: Batch, state: State) -> Done:
         self.optimizer.zero_grad()
         loss, state = self.task.loss(self.model, batch, state)
-        self.fabric.backward(loss)
-        if self.schedule.clip is None:
+        self.fabric.backward(loss.value)
+        if self.clip is None:
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         else:
-            norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.schedule.clip, error_if_nonfinite=False)
+            norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.clip, error_if_nonfinite=False)
         self.optimizer.step()
-        return loss.detach(), norm, mapped(Tensor.detach, state)
+        return Done(mapped(Tensor.detach, loss), norm, mapped(own, state))
 
 
-def why_not_capture(fabric: Any) -> str | None:
-    """Why the iteration cannot be one CUDA graph."""
-    if fabric.device.type != "cuda":
-        return f"CUDA graphs need a CUDA device, this is {fabric.device.type}"
-    if fabric.world_size > 1:
-        return "gradients are exchanged between processes"
-    return None
+def own(part: Tensor) -> Tensor:
+    """A state in memory of its own: kernels round by layout and alignment, so a state must have those that a restored one has."""
+    part = part.detach()
+    return part if part.is_contiguous() and part.storage_offset() == 0 else part.clone(memory_format=torch.contiguous_format)
 
 
-class Captured:
-    """The whole iteration, from tokens to new weights, as one CUDA graph: a replay costs one launch.
+class Prepared(NamedTuple):
+    """A model with its optimiser and the update that trains it. ``scales`` are the rates of its groups over the schedule's."""
 
-    The first updates run eagerly on the side stream a capture needs warmed up; they count as any others.
-    """
+    model: nn.Module
+    module: nn.Module  # the model without wrappers
+    optimizer: torch.optim.Optimizer
+    step: Any
+    captured: bool
+    scales: list[float]
 
-    WARM = 3
 
-    def __init__(self, eager: Eager) -> None:
-        self.eager, self.done = eager, 0
-        self.graph: Any = None
-        self.stream = torch.cuda.Stream()
+def prepare(task: Task, schedule: Schedule, fabric: Any, note: Callable[[str], None] = lambda line: None) -> Prepared:
+    """A new model, ready to be trained: on one CUDA device each update is a CUDA graph."""
+    reason = capture.why_not(fabric)
+    note("each update is one CUDA graph" if reason is None else f"no CUDA graph: {reason}")
+    captured = reason is None
+    torch.manual_seed(task.seed)
+    model = task.build()
+    rate = torch.tensor(schedule.lr, device=fabric.device) if captured else schedule.lr  # a graph reads it from there
+    how = {"capturable": captured, "fused": captured, "foreach": not captured}
+    optimizer = task.optimizer(list(model.parameters()), schedule, lr=rate, **how)
+    scales = [float(group["lr"]) / float(rate) for group in optimizer.param_groups]
+    wrapped_model, wrapped = fabric.setup(model, optimizer)
+    torch.manual_seed(task.seed + 1 + fabric.global_rank)  # dropout differs between processes
+    update = Update(fabric, task, wrapped_model, wrapped, schedule.clip)
+    step = capture.Captured(update, task.capture_key, capture.CudaRecorder(), note) if captured else update
+    return Prepared(wrapped_model, bare(wrapped_model), optimizer, step, captured, scales)
 
-    def __call__(self, batch: tuple[Tensor, ...], state: State) -> tuple[Tensor, Tensor, State]:
-        if self.done < self.WARM or state is None:
-            return self._warm(batch, state)
-        if self.graph is None:
-            self._capture(batch, state)
-        for static, new in zip([*self.batch, *parts(self.state)], [*batch, *parts(state)], strict=True):
-            if static is not new:
-                static.copy_(new, non_blocking=True)
-        self.graph.replay()
-        return self.loss, self.norm, self.state
 
-    def _warm(self, batch: tuple[Tensor, ...], state: State) -> tuple[Tensor, Tensor, State]:
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            out = self.eager(batch, state)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        self.done += state is not None
-        return out
+class Pending:
+    """Losses that were not read from the device yet: reading waits for it, so it happens rarely."""
 
-    def _capture(self, batch: tuple[Tensor, ...], state: State) -> None:
-        self.batch = tuple(x.clone() for x in batch)
-        self.state = mapped(torch.clone, state)
-        self.eager.optimizer.zero_grad()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss, self.norm, new = self.eager(self.batch, self.state)
-            for static, part in zip(parts(self.state), parts(new), strict=True):
-                static.copy_(part)
+    def __init__(self, device: torch.device, since: float) -> None:
+        self.sums = [torch.zeros((), device=device, dtype=torch.float64) for _ in range(3)]  # value, total, count
+        self.updates, self.work, self.since = 0, 0, since
+
+    def add(self, loss: Loss, work: int) -> None:
+        for place, part in enumerate(loss):
+            self.sums[place] += part
+        self.updates += 1
+        self.work += work
 
 
 # ---- the loop ----
@@ -293,11 +149,11 @@ def fit(
     log_every: int = 50,
     save_every: float = 60.0,
 ) -> tuple[Progress, nn.Module]:
-    """Train ``task`` until its schedule ends, from the run's last good checkpoint if it has one; returns where it ended and the
-    model with the weights of its best evaluation.
+    """Train ``task`` until its schedule ends, from the run's last good checkpoint if it has one. Returns the progress and the model
+    with the weights of its best evaluation.
 
     Checkpoints are written every ``save_every`` seconds, at the end, and at evaluations while that takes a twentieth of the time or
-    less; when they are written changes no weight.
+    less. When they are written changes no weight.
     """
     return _Fit(task, schedule, run, fabric, watcher or Silent(), log_every, save_every).run()
 
@@ -306,154 +162,154 @@ class _Fit:
     """The state of one call of ``fit``."""
 
     SPARSELY = 20  # times as long as a checkpoint takes must lie between two of them
-    LOWER_EVERY = 10  # updates, a rate that falls in a straight line
+    LOWER_EVERY = 10  # updates, with a linear rate
 
     def __init__(
         self, task: Task, schedule: Schedule, run: Run, fabric: Any, watcher: Watcher, log_every: int, save_every: float
     ) -> None:
         self.task, self.schedule, self.folder, self.fabric, self.watcher = task, schedule, run, fabric, watcher
         self.log_every, self.save_every = log_every, save_every
-        self.rank, self.world = fabric.global_rank, fabric.world_size
-        torch.manual_seed(task.seed)
-        model = task.build()
-        reason = why_not_capture(fabric)
+        self.team = team(fabric)
+        self.rank, self.world = self.team.rank, self.team.world
+        metrics = {metric.name: metric for metric in task.metrics}
+        if task.select not in metrics:
+            raise RunError(f"the task selects by {task.select!r}; its metrics are {', '.join(metrics)}")
+        self.metric = metrics.pop(task.select)
+        self.others = tuple(metrics)
         self.p = Progress(lr=schedule.lr)
-        self.rate = torch.tensor(schedule.lr, device=fabric.device) if reason is None else None
-        optimizer = torch.optim.Adam(
-            model.parameters(),
-            lr=schedule.lr if self.rate is None else self.rate,
-            betas=schedule.betas,
-            eps=schedule.eps,
-            capturable=reason is None,
-            fused=reason is None,
-            foreach=reason is not None,
-        )
-        self.model, self.optimizer = fabric.setup(model, optimizer)
-        torch.manual_seed(task.seed + 1 + self.rank)  # what dropout draws from differs between processes
-        eager = Eager(fabric, task, self.model, self.optimizer, schedule)
-        self.step: Any = eager if reason else Captured(eager)
-        watcher.say("the training iteration is one CUDA graph" if reason is None else f"no CUDA graph: {reason}")
-        self.state: State = None
         self.clock = Clock()
+        prepared = prepare(task, schedule, fabric, self.note)
+        self.model, self.module, self.optimizer, self.step = prepared.model, prepared.module, prepared.optimizer, prepared.step
+        self.captured, self.scales = prepared.captured, prepared.scales
+        self.state: State = None
         self.pending = Pending(fabric.device, self.clock())
+        self.timed = False  # whether kernels are compiled, so that throughput counts
         self.board: Any = None
         self.norm = torch.zeros(())
-        self.asked: list[int] = []  # signals to end
+        self.stop: list[int] = []  # signals to stop
         self.best: dict[str, Tensor] = {}  # weights of the best evaluation, until they are written
-        self.counted = self.saved_at = 0.0  # on the clock: what Progress.seconds knows of, and the last checkpoint
+        self.counted = self.saved_at = 0.0  # on the clock: what Progress.seconds includes, and the last checkpoint
         self.saving = 0.0  # seconds the last checkpoint took
 
     # -- checkpoints --
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but ``Progress`` that the next update depends on; the same on every process."""
+    def checkpoint(self) -> dict[str, Tensor]:
+        """Everything that the next update depends on and ``Progress`` does not hold; the same on every process."""
         out = {f"model.{k}": v for k, v in self.module.state_dict().items()}
-        for i, parameter in enumerate(self.module.parameters()):
-            for key, value in self.adam.state.get(parameter, {}).items():
-                out[f"adam.{i}.{key}"] = value if isinstance(value, Tensor) else torch.tensor(value)
-        for i, part in enumerate(parts(self.state)):
-            out[f"state.{i}"] = self._joined(part)
-        out["rng"] = self._rows(torch.get_rng_state())
+        self.p.optimizer = {}
+        for i, values in self.optimizer.state_dict()["state"].items():
+            for key, value in values.items():
+                if isinstance(value, Tensor):
+                    out[f"optimizer.{i}.{key}"] = value
+                elif value is None or isinstance(value, (int, float)):
+                    self.p.optimizer[f"{i}.{key}"] = value
+                else:
+                    raise RunError(f"the optimiser's {key} is a {type(value).__name__}; checkpoints take tensors and numbers")
+        state = None if self.task.begins(self.p.position) else self.state
+        self.p.state = outline(state)
+        out |= {f"state.{i}": self.joined(part) for i, part in enumerate(tensors(state))}
+        out["rng"] = self.rows(torch.get_rng_state())
         if self.fabric.device.type == "cuda":
-            out["rng.cuda"] = self._rows(torch.cuda.get_rng_state())
+            out["rng.cuda"] = self.rows(torch.cuda.get_rng_state())
         return out
 
-    def _rows(self, generator: Tensor) -> Tensor:
+    def rows(self, generator: Tensor) -> Tensor:
         """A generator's state on every process, a row each."""
         mine = generator.unsqueeze(0)
         return mine if self.world == 1 else self.fabric.all_gather(mine).reshape(self.world, -1)
 
-    def _row(self, generators: Tensor, now: Tensor) -> Tensor:
-        """This process's, a copy, since torch reads from the start of the storage; a process that is new keeps what it has."""
+    def row(self, generators: Tensor, now: Tensor) -> Tensor:
+        """This process's row, a copy, since torch reads from the start of the storage. A new process keeps the state it has."""
         return generators[self.rank].clone() if self.rank < len(generators) else now
 
-    def _joined(self, part: Tensor) -> Tensor:
-        """A carried state (layers, n, h) of all processes, side by side in n."""
-        return part if self.world == 1 else torch.cat(list(self.fabric.all_gather(part)), dim=1)
+    def joined(self, part: Tensor) -> Tensor:
+        """A state of all processes, side by side."""
+        if self.world == 1:
+            return part
+        if part.dim() <= self.task.state_dim:
+            raise RunError(f"a state of shape {tuple(part.shape)} has no dimension {self.task.state_dim}, which processes share")
+        return torch.cat(list(self.fabric.all_gather(part)), dim=self.task.state_dim)
 
-    @property
-    def module(self) -> nn.Module:
-        return bare(self.model)
-
-    @property
-    def adam(self) -> torch.optim.Optimizer:
-        inner: torch.optim.Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        return inner
+    def shared(self, part: Tensor) -> Tensor:
+        """This process's part of a joined state."""
+        mine = part if self.world == 1 else part.chunk(self.world, dim=self.task.state_dim)[self.rank]
+        return self.to_device(own(mine))  # type: ignore[no-any-return]
 
     def save(self) -> None:
         self.collect()
         self.p.seconds += self.clock() - self.counted
         self.counted = self.clock()
         self.p.history[-1] |= {"to": self.p.update, "seconds": round(self.counted, 1)}
-        tensors = self.tensors()
+        checkpoint = self.checkpoint()
         if self.rank == 0:
-            if self.best:  # first: a checkpoint must not know of a best that is not there
+            if self.best:  # first: a checkpoint must not name a best that is not there
                 self.folder.save("best", self.best, self.p)
-            self.folder.save_last(tensors, self.p)
+            self.folder.save_last(checkpoint, self.p)
         self.best = {}
-        self.saved_at = self.clock()
+        self.saved_at = self.pending.since = self.clock()
         self.saving = self.saved_at - self.counted
 
     def restore(self) -> None:
         loaded = self.folder.load_last()
         if loaded is not None:
-            tensors, self.p = loaded
-            self.module.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-            self._restore_adam(tensors)
-            states = [tensors[k].to(self.fabric.device) for k in sorted(k for k in tensors if k.startswith("state."))]
-            n = states[0].shape[1] // self.world if states else 0
-            states = [part[:, self.rank * n : (self.rank + 1) * n].contiguous() for part in states]
-            self.state = None if not states else states[0] if len(states) == 1 else tuple(states)
-            torch.set_rng_state(self._row(tensors["rng"], torch.get_rng_state()))
-            if self.fabric.device.type == "cuda" and "rng.cuda" in tensors:
-                torch.cuda.set_rng_state(self._row(tensors["rng.cuda"], torch.cuda.get_rng_state()))
+            saved, self.p = loaded
+            self.module.load_state_dict(under("model.", saved))
+            self.restore_optimizer(saved)
+            states = under("state.", saved)
+            self.state = rebuilt(self.p.state, (self.shared(states[str(i)]) for i in range(len(states))))
+            torch.set_rng_state(self.row(saved["rng"], torch.get_rng_state()))
+            if self.fabric.device.type == "cuda" and "rng.cuda" in saved:
+                torch.cuda.set_rng_state(self.row(saved["rng.cuda"], torch.cuda.get_rng_state()))
             self.set_rate(self.p.lr)
-            self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
         where = environment()
         if self.rank == 0:
-            self.folder.columns = (*COLUMNS, *self.task.observed)
+            self.folder.columns = (*COLUMNS, *self.others, *self.task.observed)
             self.folder.cut_curve(self.p.rows)
             write_json(self.folder.folder / "environment.json", where)
-            self.note(f"sitting on {where['device']}, torch {where['torch']}, commit {where['commit']}")
             self.board = self.folder.board(self.p.update)
-        said = {key: where[key] for key in ("device", "commit", "shared")}
-        self.p.history.append({"from": self.p.update, "to": self.p.update, **said})
-        self.counted = self.saved_at = self.clock()
+        self.note(f"session on {where['device']}, torch {where['torch']}, commit {where['commit']}")
+        self.watcher.start(self.task, self.p)
+        if loaded is not None:
+            self.say(f"continuing at update {self.p.update} of epoch {self.p.epoch}")
+        session = {key: where[key] for key in ("device", "commit", "shared")}
+        self.p.history.append({"from": self.p.update, "to": self.p.update, **session})
+        self.counted = self.saved_at = self.pending.since = self.clock()
 
-    def _restore_adam(self, tensors: Mapping[str, Tensor]) -> None:
-        for i, parameter in enumerate(self.module.parameters()):
-            prefix = f"adam.{i}."
-            state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            if state:
-                here = self.fabric.device if self.rate is not None else None
-                self.adam.state[parameter] = {
-                    k: v.to(parameter.device) if v.dim() else v.to(here or v.device) for k, v in state.items()
-                }
+    def restore_optimizer(self, saved: Mapping[str, Tensor]) -> None:
+        state = self.optimizer.state
+        for i, parameter in enumerate(p for group in self.optimizer.param_groups for p in group["params"]):
+            values: dict[str, Any] = dict(under(f"optimizer.{i}.", saved))
+            for key, value in values.items():  # Adam's count of steps is on the device for graphs alone
+                values[key] = value.to(parameter.device) if key != "step" or self.captured else value
+            values |= under(f"{i}.", self.p.optimizer)
+            if values:
+                state[parameter] = values
 
     def say(self, line: str) -> None:
-        """Tell the watcher, and the run's log."""
+        """A line for the watcher and the run's log."""
         self.watcher.say(line)
         self.note(line)
 
     def note(self, line: str) -> None:
+        """A line for the run's log."""
         if self.rank == 0:
             self.folder.log(line)
 
     def set_rate(self, lr: float) -> None:
         self.p.lr = lr
-        for group in self.adam.param_groups:
-            if self.rate is None:
-                group["lr"] = lr
+        for group, scale in zip(self.optimizer.param_groups, self.scales, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr * scale)
             else:
-                group["lr"].fill_(lr)
+                group["lr"] = lr * scale
 
-    # -- going --
+    # -- training --
 
     def run(self) -> tuple[Progress, nn.Module]:
         self.restore()
-        if self.fabric.device.type == "cuda":  # also if only a score is left to be taken
-            self.try_products()
-        with heard(self.world) as self.asked:
+        if self.fabric.device.type == "cuda":  # needed before scoring too
+            self.check_products()
+        with signals(self.world) as self.stop:
             while not self.p.done:
                 self.epoch()
         self.note(f"ended: {self.p.done}")
@@ -463,58 +319,77 @@ class _Fit:
         if self.p.best is None:
             raise RunError("no evaluation gave a number; try a smaller rate (--set schedule.lr=...) in another --runs folder")
         best, then = self.folder.load_best(self.p.best_update)
-        if then.best_update != self.p.best_update:  # killed between two files, and not gone the same way again
-            self.say(f"the best weights are those of update {then.best_update}")
+        if then.best_update != self.p.best_update:  # killed between the two files, then rounded differently
+            self.note(f"the best weights are those of update {then.best_update}")
             self.p.best, self.p.best_update = then.best, then.best_update
-        self.module.load_state_dict({k.removeprefix("model."): v for k, v in best.items()})
+        self.module.load_state_dict(under("model.", best))
         return self.p, self.model
 
-    def try_products(self) -> None:
-        """A GPU's share may multiply wrongly and say nothing; if one process has such, all end."""
+    def check_products(self) -> None:
+        """A share of a GPU may multiply wrongly without an error; if it does on one process, all end."""
         with self.fabric.autocast():
-            wrong = products.fault(self.module, self.task.rows(self.world), self.fabric.device)
+            wrong = products.fault(self.module, self.task.product_rows(self.world), self.fabric.device)
         faults = torch.tensor(float(wrong is not None), device=self.fabric.device)
         if self.world > 1:
             faults = self.fabric.all_reduce(faults, reduce_op="sum")
         if faults:
             what = wrong or f"of {self.world} processes {int(faults)} have a device that cannot multiply; they say more"
-            raise RunError(f"{what}; nothing was done in this sitting")
+            raise RunError(f"{what}; nothing was trained in this session")
+
+    def length(self, batches: Any) -> tuple[int | None, int]:
+        """Batches of an epoch (None: without end), and updates after which training ends at the latest."""
+        length = len(batches) if isinstance(batches, Sized) else None
+        if length == 0:
+            raise RunError("the training set is too small: an epoch has no batch")
+        try:
+            return length, self.schedule.most(length)
+        except ValueError as error:
+            raise RunError(str(error)) from error
 
     def epoch(self) -> None:
         """Train from the current position to the end of the epoch, or of the run."""
-        p, s = self.p, self.schedule
-        batches = self.task.epoch(p.epoch, self.rank, self.world)
+        p, s, task = self.p, self.schedule, self.task
+        batches = task.epoch(p.epoch, self.team)
+        length, most = self.length(batches)
         self.model.train()
-        while not p.done and p.position < len(batches):
+        while not p.done:
             if s.linear and p.update % self.LOWER_EVERY == 0:
-                self.set_rate(s.lr * (1 - p.update / s.most(len(batches))))
-            batch = self.fabric.to_device(batches[p.position])
-            if self.task.begins(p.position):
-                self.state = mapped(torch.zeros_like, self.state)
-            loss, self.norm, self.state = self.step(batch, self.state)
-            self.pending.add(loss, self.task.size(batch) * self.world)
-            p.update, p.position = p.update + 1, p.position + 1
-            last = p.position == len(batches)
+                self.set_rate(s.lr * (1 - p.update / most))
+            self.update(batches[p.position])
+            last = p.position == length
             every = p.update % s.evaluate_every == 0 if s.evaluate_every else last
             if last:
                 p.epoch, p.position = p.epoch + 1, 0
             due = every or p.update == s.updates or p.epoch == s.epochs  # a run never ends without an evaluation
             if p.update % self.log_every == 0 or due:
-                self.report(len(batches))
+                self.report(most)
             if due:
                 self.evaluate()
-                self.pending.since = self.clock()
             self.decide()
-            if p.done or self.asked or self.late(due):
+            if p.done or self.stop or self.late(due):
                 self.save()
-            if self.asked and not p.done:
+            if self.stop and not p.done:
                 self.note(f"stopped at update {p.update}")
                 raise Stopped(f"{self.folder.name} stopped at update {p.update}; the same command continues it")
             if last:
                 return
 
+    def update(self, batch: Batch) -> None:
+        work = self.task.work(batch)
+        batch = self.to_device(batch)
+        if self.task.begins(self.p.position):
+            self.state = self.to_device(self.task.initial_state(batch))
+            if any(part.requires_grad for part in tensors(self.state)):
+                raise RunError("initial_state gave a tensor that needs a gradient; return None for the model's own initial state")
+        loss, self.norm, self.state = self.step(batch, self.state)
+        self.pending.add(loss, work)
+        self.p.update, self.p.position = self.p.update + 1, self.p.position + 1
+
+    def to_device(self, tree: Any) -> Any:
+        return mapped(lambda part: part.to(self.fabric.device, non_blocking=True), tree)
+
     def late(self, due: bool) -> bool:
-        """Is it time for a checkpoint? Clocks differ, so among several processes the first decides, now and then."""
+        """Is it time for a checkpoint? Clocks differ, so of several processes the first decides, at logged updates."""
         most = min(self.save_every, self.SPARSELY * self.saving) if due else self.save_every
         now = self.clock() - self.saved_at > most
         if self.world == 1:
@@ -523,40 +398,52 @@ class _Fit:
             return False
         return bool(self.fabric.broadcast(now))
 
-    def report(self, per_epoch: int) -> None:
-        """Read the losses off the device and tell the watcher."""
-        since, count, size = self.pending.since, self.pending.count, self.pending.size
-        mean = self.collect()  # waits for the device, so that the time is what the updates took
-        spent = self.clock() - since
-        left = self.schedule.most(per_epoch) - self.p.update
-        if count:
-            self.watcher.update(self.p, self.task.shown(mean), size / spent, left * spent / count)
+    def report(self, most: int) -> None:
+        """Read the losses from the device and show them."""
+        updates = self.pending.updates
+        loss, speed, spent = self.collect()
+        self.timed = True
+        if updates:
+            self.watcher.update(self.p, loss, speed, (most - self.p.update) * spent / updates)
 
-    def collect(self) -> float:
-        """Add up the losses of the last updates and return their mean; one that is not a number ends the run."""
-        total, count = self.pending.total, self.pending.count
+    def collect(self) -> tuple[float, float, float]:
+        """Add up the last updates over all processes: their mean loss, work per second, and seconds."""
+        pending = self.pending
+        sums = torch.stack([*pending.sums, torch.full_like(pending.sums[0], pending.work)])
         if self.world > 1:
-            total = self.fabric.all_reduce(total, reduce_op="mean")
-        value = float(total)
-        if not math.isfinite(value):
-            raise RunError(
-                f"the loss became {value} before update {self.p.update}; the run's checkpoints are whole: "
-                "try a smaller rate (--set schedule.lr=...) or clipping in another --runs folder"
-            )
-        self.p.train_sum += value
+            sums = self.fabric.all_reduce(sums, reduce_op="sum")
+        value, total, count, work = sums.tolist()  # waits for the device, so that the time is what the updates took
+        spent = self.clock() - pending.since
+        for part in (value, total):
+            if not math.isfinite(part):
+                raise RunError(
+                    f"the loss became {part} before update {self.p.update}; the run's checkpoints are intact: "
+                    "try a smaller rate (--set schedule.lr=...) or clipping in another --runs folder"
+                )
+        self.p.train_sum += total
         self.p.train_count += count
+        if self.timed:
+            self.p.work += work
+            self.p.work_seconds += spent
         self.pending = Pending(self.fabric.device, self.clock())
-        return value / max(1, count)
+        return total / count if count else 0.0, work / max(spent, 1e-9), spent
+
+    @torch.no_grad()
+    def scores(self) -> dict[str, float]:
+        """The validation scores, by metric."""
+        self.model.eval()
+        sums = self.task.scores(self.model, "valid", self.team)
+        return {metric.name: self.team.mean(sums[metric.name]) for metric in self.task.metrics}
 
     def evaluate(self) -> None:
-        p = self.p
-        valid = self.task.shown(score(self.task, self.model, "valid", self.fabric))
-        train = self.task.shown(p.train_sum / max(1, p.train_count))
-        p.train_sum, p.train_count = 0.0, 0
+        p, scores = self.p, self.scores()
+        valid, train = scores[self.task.select], p.train_sum / p.train_count if p.train_count else math.nan
+        p.train_sum = p.train_count = 0.0
         seconds = p.seconds + self.clock() - self.counted
         row = {"update": p.update, "epoch": p.epoch, "seconds": round(seconds, 2), "lr": p.lr}
-        row |= {"train": round(train, 5), "valid": round(valid, 5), "grad_norm": round(float(self.norm), 4)}
-        if math.isfinite(valid) and (p.best is None or valid < p.best):
+        values = {"train": train, "valid": valid, "grad_norm": float(self.norm)} | {name: scores[name] for name in self.others}
+        row |= {name: float(f"{value:.6g}") for name, value in values.items()}
+        if math.isfinite(valid) and (p.best is None or self.metric.better(valid, p.best)):
             p.best, p.best_update, p.stale, p.since_best = valid, p.update, 0, 0
             self.best = {f"model.{k}": v.clone() for k, v in self.module.state_dict().items()}
         else:
@@ -567,11 +454,13 @@ class _Fit:
         if self.rank == 0:
             self.folder.add_row(row | self.task.observe(self.module))
             p.rows += 1
-            for name in ("train", "valid", "lr", "grad_norm") if self.board is not None else ():
+            for name in ("lr", *values) if self.board is not None else ():
                 self.board.add_scalar(name, row[name], p.update)
-        self.note(f"update {p.update}, epoch {p.epoch}: train {train:.4f}, valid {valid:.4f} {self.task.unit}, rate {p.lr:g}")
-        self.watcher.evaluated(p, valid)
+        said = ", ".join(f"{metric.name} {scores[metric.name]:.4f} {metric.unit}" for metric in self.task.metrics)
+        self.note(f"update {p.update}, epoch {p.epoch}: train {train:.4f} {self.task.loss_unit}, valid {said}, rate {p.lr:g}")
+        self.watcher.evaluated(p, scores)
         self.model.train()
+        self.pending.since = self.clock()
 
     def decide(self) -> None:
         """Is training over?"""
@@ -586,16 +475,44 @@ class _Fit:
             p.done = f"the rate fell below {s.min_lr}"
 
 
-@torch.no_grad()
-def score(task: Task, model: nn.Module, split: str, fabric: Any) -> float:
-    """Mean loss of a split, its streams shared out among the processes."""
-    model.eval()
-    return mean(task.score(model, split, fabric.global_rank, fabric.world_size), fabric)
+# ---- trees in checkpoints ----
 
 
-def mean(part: Sum, fabric: Any) -> float:
-    """The mean of a sum over all processes."""
-    both = torch.tensor([part.total, part.count], dtype=torch.float64)
-    if fabric.world_size > 1:
-        both = fabric.all_reduce(both, reduce_op="sum")
-    return (both[0] / both[1]).item()
+def under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def outline(tree: Any) -> Any:
+    """A tree as JSON, without its tensors. ``rebuilt`` puts tensors back."""
+    if isinstance(tree, Tensor):
+        return ["tensor"]
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    kind = type(tree)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if isinstance(tree, Mapping):
+        return [name, [[key, outline(part)] for key, part in tree.items()]]
+    if isinstance(tree, (tuple, list)):
+        return [name, [outline(part) for part in tree]]
+    if is_dataclass(tree):
+        return [name, [[one.name, outline(getattr(tree, one.name))] for one in fields(tree)]]
+    raise RunError(f"a state may hold tensors, numbers and text in tuples, lists, dicts and dataclasses, got {kind.__name__}")
+
+
+def rebuilt(form: Any, parts: Iterator[Tensor]) -> Any:
+    """The tree of an outline, with its tensors in order."""
+    if not isinstance(form, list):
+        return form
+    if form == ["tensor"]:
+        return next(parts)
+    name, content = form
+    module, _, path = name.partition(":")
+    kind: Any = functools.reduce(getattr, path.split("."), sys.modules[module])  # loads nothing: the task is built already
+    if issubclass(kind, (tuple, list)):
+        values = [rebuilt(one, parts) for one in content]
+        return kind(*values) if hasattr(kind, "_fields") else kind(values)
+    if issubclass(kind, Mapping) or is_dataclass(kind):
+        named = {key: rebuilt(one, parts) for key, one in content}
+        return kind(named) if issubclass(kind, Mapping) else kind(**named)
+    raise RunError(f"a state cannot be a {name}")

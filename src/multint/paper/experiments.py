@@ -1,39 +1,93 @@
-"""Which experiments are there, and what trains their recipes?"""
+"""Which experiments are there? A list of module names; a module is imported when one of its recipes or commands is used.
 
-from collections.abc import Sequence
+A user's own experiment is found through the entry point group ``multint.experiments``, or named with ``--experiment MODULE``.
+"""
+
+import importlib
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
+from functools import cache
+from importlib.metadata import entry_points
 
-from multint.paper.charlm import task as charlm
-from multint.paper.charlm.recipes import RECIPES as CHARLM
-from multint.paper.charlm.recipes import CharLM
-from multint.paper.exploratory.recipes import RECIPES as EXPLORATORY
-from multint.paper.exploratory.task import ProbedTask
+from multint.paper.experiment import Experiment, Recipe
+from multint.paper.overrides import RecipeError
 
-RECIPES: dict[str, CharLM] = {**CHARLM, **EXPLORATORY}
-TASKS: dict[str, type[charlm.CharTask]] = {"charlm": charlm.CharTask, "exploratory": ProbedTask}
-
-
-def job(
-    name: str, seed: int, changes: Sequence[str], text: Path | None, as_bytes: bool, data: Path | None, precision: str
-) -> charlm.Job:
-    """The job a command line describes: a recipe by name, with or without its experiment, or any text with ``charlm``."""
-    return charlm.job(name, seed, changes, text, as_bytes, data, precision, RECIPES)
+BUILT_IN = {  # in the order of the paper's sections
+    "exploratory": "multint.paper.exploratory.plugin",
+    "charlm": "multint.paper.charlm.plugin",
+}
+GROUP = "multint.experiments"
+added: list[str] = []  # modules named with --experiment
 
 
-def train(job: charlm.Job, runs: Path, results: Path, **settings: Any) -> dict[str, Any]:
-    """Train, or continue, or if it is done just look: the record of the run."""
-    return charlm.train(job, runs, results, kind=TASKS[job.name.partition("/")[0]], **settings)
+def modules() -> dict[str, str]:
+    """Modules by the name of their experiment; those added come first and must be imported to be named."""
+    found = {_imported(module).name: module for module in added}
+    installed = {point.name: point.value for point in entry_points(group=GROUP)}
+    return {**BUILT_IN, **installed, **found}
 
 
-def named(pattern: str) -> list[str]:
-    """The recipes a pattern stands for: ``ptb-*`` all that begin so; a name stands for itself, and ``charlm`` for any text.
+def names() -> list[str]:
+    return list(modules())
 
-    >>> named("text8-m*")
+
+def load(name: str) -> Experiment:
+    known = modules()
+    if name not in known:
+        raise RecipeError(f"no experiment {name!r}; there are {', '.join(known)}")
+    return _imported(known[name])
+
+
+@cache
+def _imported(module: str) -> Experiment:
+    path, _, attribute = module.partition(":")
+    try:
+        found = getattr(importlib.import_module(path), attribute or "EXPERIMENT", None)
+    except ImportError as error:
+        raise RecipeError(f"cannot import the experiment {path}: {error}; name an installed module") from error
+    if not isinstance(found, Experiment):
+        raise RecipeError(f"{path} has no {attribute or 'EXPERIMENT'} that is a multint.paper.experiment.Experiment")
+    return found
+
+
+def recipes(only: Iterable[str] | None = None) -> dict[str, Recipe]:
+    """All recipes by their full names, of some experiments or of all."""
+    return {name: recipe for one in (names() if only is None else only) for name, recipe in load(one).named()}
+
+
+def _within(pattern: str) -> list[str]:
+    """The experiments a recipe's name may belong to: the one it names, else all."""
+    first = pattern.partition("/")[0]
+    return [first] if "/" in pattern and first in modules() else names()
+
+
+def find(name: str) -> tuple[str, Recipe]:
+    """A recipe by name, with or without its experiment; an experiment's own name stands for its recipe for the user's data."""
+    if name.startswith("-"):
+        raise RecipeError(f"name a recipe before the options of its experiment, got {name!r} first")
+    if name in modules():
+        own = load(name).own
+        if own is None:
+            raise RecipeError(f"{name} is an experiment, not a recipe; its recipes: multint recipes '{name}/*'")
+        return name, own
+    known = recipes(_within(name))
+    for full in known:
+        if name in (full, full.partition("/")[2]):
+            return full, known[full]
+    raise RecipeError(f"no recipe {name!r}; there are {', '.join(known)}")
+
+
+def of(name: str) -> str:
+    """The experiment that a recipe belongs to."""
+    return find(name)[0].partition("/")[0]
+
+
+def matching(pattern: str) -> list[str]:
+    """The recipes a pattern stands for: ``ptb-*`` all that start like this; a name stands for itself.
+
+    >>> matching("text8-m*")
     ['charlm/text8-mirnn', 'charlm/text8-milstm', 'charlm/text8-migru', 'charlm/text8-mrnn']
     """
-    if pattern == "charlm":
-        return [pattern]
-    found = [name for name in RECIPES if fnmatchcase(name, pattern) or fnmatchcase(name.partition("/")[2], pattern)]
-    return found or [charlm.full(pattern, RECIPES)]  # which says what there is
+    known = recipes(_within(pattern))
+    found = [name for name in known if fnmatchcase(name, pattern) or fnmatchcase(name.partition("/")[2], pattern)]
+    return found or [find(pattern)[0]]  # which says what there is

@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from multint.paper.experiment import SAID, Recipe
+
 T = TypeVar("T")
 
 
@@ -18,9 +20,11 @@ class RecipeError(Exception):
 
 
 def keys(recipe: Any, prefix: str = "") -> list[str]:
-    """All fields that can be set, dotted."""
+    """All settings, dotted: the fields that training depends on."""
     out = []
     for f in fields(recipe):
+        if isinstance(recipe, Recipe) and f.name in SAID:
+            continue
         value = getattr(recipe, f.name)
         out += keys(value, f"{prefix}{f.name}.") if is_dataclass(value) else [prefix + f.name]
     return out
@@ -39,11 +43,18 @@ def spelled(recipe: Any, changes: Iterable[str]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def effective(recipe: Any, changes: Iterable[str]) -> tuple[str, ...]:
-    """The changes, spelled out, that leave the recipe another one: a value it has already is no change."""
+def effective(recipe: Recipe, changes: Iterable[str]) -> tuple[str, ...]:
+    """The changes, spelled out, that give another recipe: a value that it has already is no change. A setting that does nothing in
+    the changed recipe is refused.
+    """
     after = apply(recipe, changes)
     last = {change.partition("=")[0]: change for change in spelled(recipe, changes)}
-    return tuple(change for key, change in last.items() if attrgetter(key)(recipe) != attrgetter(key)(after))
+    found = {key: change for key, change in last.items() if attrgetter(key)(recipe) != attrgetter(key)(after)}
+    idle = after.idle()
+    for key, change in found.items():
+        if key in idle:
+            raise RecipeError(f"{change} changes nothing: {idle[key]}; leave it out")
+    return tuple(found.values())
 
 
 def apply(recipe: T, changes: Iterable[str]) -> T:
@@ -56,7 +67,7 @@ def apply(recipe: T, changes: Iterable[str]) -> T:
 
 def _set(node: Any, path: list[str], text: str, key: str, top: Any) -> Any:
     name, *rest = path
-    names = {f.name for f in fields(node)}
+    names = {f.name for f in fields(node)} - (set(SAID) if isinstance(node, Recipe) else set())
     if name not in names or (bool(rest) != is_dataclass(getattr(node, name))):
         raise RecipeError(f"no setting {key!r}; there are {', '.join(keys(top))}")
     if rest:
@@ -93,3 +104,16 @@ def parse(text: str, kind: Any) -> Any:
 def _is_mapping(kind: Any) -> bool:
     origin = get_origin(kind)
     return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def rebuilt(recipe: T, settings: Mapping[str, Any]) -> T:
+    """The recipe with settings from a run's JSON; what they do not name stays as it is."""
+    found: dict[str, Any] = {}
+    for f in fields(recipe):  # type: ignore[arg-type]
+        if f.name in settings:
+            now, value = getattr(recipe, f.name), settings[f.name]
+            found[f.name] = rebuilt(now, value) if is_dataclass(now) else tuple(value) if isinstance(value, list) else value
+    unknown = sorted(set(settings) - set(found))
+    if unknown:
+        raise ValueError(f"{type(recipe).__name__} has no setting {', '.join(unknown)}")
+    return replace(recipe, **found)  # type: ignore[type-var]

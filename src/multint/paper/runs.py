@@ -1,8 +1,7 @@
 """How is one run kept?
 
-A run is a folder: config, curve, log, checkpoints, and at the end a record that is also appended to results/runs.jsonl. Files are
-written under a temporary name and renamed, so whatever stands there is whole; a process killed at any moment is continued by the
-same command. One process at a time owns a folder.
+A run is a folder: config, curve, log, checkpoints, and at the end a record that is also appended to results/runs.jsonl. A file gets
+its name once it is complete, so the same command continues a run killed at any moment. One process at a time owns a folder.
 """
 
 import csv
@@ -27,6 +26,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from multint.publish import remove_leftovers, replacing
+
 COLUMNS = ("update", "epoch", "seconds", "lr", "train", "valid", "grad_norm")
 SHARED = "MULTINT_SHARED"  # the variable that says how many runs are on the device at a time
 KEPT = 2  # checkpoints besides the best: the newest and, should it be damaged, the one before
@@ -37,7 +38,7 @@ class RunError(Exception):
 
 
 class Stopped(RunError):
-    """A run was asked to end (SIGTERM, Ctrl-C) and did, with a checkpoint of its last update."""
+    """A run ended on a signal (SIGTERM, Ctrl-C), with a checkpoint of its last update."""
 
     CODE = 75  # of the process: BSD's "try again later"
 
@@ -50,14 +51,18 @@ class Progress:
     epoch: int = 0
     position: int = 0  # batch within the epoch
     lr: float = 0.0
-    best: float | None = None  # lowest validation score
+    best: float | None = None  # validation score of the best evaluation
     best_update: int = 0
     stale: int = 0  # evaluations without improvement, since the rate was last halved
     since_best: int = 0
     train_sum: float = 0.0  # of the losses since the last curve row
-    train_count: int = 0
+    train_count: float = 0.0
     rows: int = 0  # curve rows written
-    seconds: float = 0.0  # wall time over all sittings
+    seconds: float = 0.0  # wall time over all sessions
+    work: float = 0.0  # in the task's unit, while throughput was measured: kernels compiled, neither evaluation nor checkpoint
+    work_seconds: float = 0.0
+    state: Any = None  # ``engine.outline`` of the carried state
+    optimizer: dict[str, Any] = field(default_factory=dict)  # what the optimiser keeps beside tensors
     done: str = ""  # why training ended
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -65,21 +70,6 @@ class Progress:
 def digest(config: Mapping[str, Any]) -> str:
     """Eight hex digits of a configuration."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``path`` once it is wholly on disk; on any error the old one stays and nothing else does."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -108,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the code a sitting ran on."""
+    """The machine and the code of a session."""
     commit, dirty = revision()
     cuda = torch.cuda.is_available()
     return {
@@ -124,7 +114,7 @@ def environment() -> dict[str, Any]:
 
 
 def shared() -> int:
-    """How many runs are on the device at a time, as whoever began them says."""
+    """How many runs are on the device at a time, as the sweep that started them says."""
     said = os.environ.get(SHARED, "1")
     if not said.isdecimal() or int(said) < 1:
         raise RunError(
@@ -189,8 +179,8 @@ class Run:
             self._lock.write(f"pid {os.getpid()} on {platform.node()}")
             self._lock.flush()
         self._check_config()
-        for torn in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
-            torn.unlink(missing_ok=True)
+        for folder in (self.folder, self.checkpoints):
+            remove_leftovers(folder)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -209,7 +199,7 @@ class Run:
         for key in sorted({*there, *self.config}):
             if there.get(key) != self.config.get(key):
                 raise RunError(
-                    f"{self.folder} was begun with {key}={there.get(key)!r}, now it is {self.config.get(key)!r}; "
+                    f"{self.folder} was started with {key}={there.get(key)!r}, now it is {self.config.get(key)!r}; "
                     "use the old value or another --runs folder"
                 )
 
@@ -230,7 +220,7 @@ class Run:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
     def board(self, update: int) -> Any:
-        """TensorBoard's writer, what a killed sitting wrote beyond ``update`` hidden; None where it is not installed."""
+        """TensorBoard's writer, which hides what a killed session wrote beyond ``update``; None where it is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
@@ -243,11 +233,11 @@ class Run:
         """Write a checkpoint under its final name or not at all."""
         from safetensors.torch import save
 
-        whole = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        copies = on_cpu(tensors)
         meta = {"run": self.name, "config": digest(self.config), "progress": json.dumps(asdict(progress))}
         path = self.checkpoints / f"{name}.safetensors"
         try:
-            body = save(whole, {**meta, "crc": str(checksum(whole, meta))})
+            body = save(copies, {**meta, "crc": str(checksum(copies, meta))})
             with replacing(path) as file:
                 file.write(body)
         except OSError as error:
@@ -266,7 +256,7 @@ class Run:
         return sorted((p for p in self.checkpoints.glob("*.safetensors") if p.stem.isdigit()), reverse=True)
 
     def load_last(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest checkpoint that is whole and ours; those refused are named in the log and on stderr."""
+        """The newest checkpoint that is intact and of this run; the log and stderr name those refused."""
         for path in self._names():
             try:
                 return self.load(path)
@@ -283,7 +273,8 @@ class Run:
         try:
             with safe_open(path, "pt") as file:
                 meta = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+                # copies, since kernels round by alignment and the file has none
+                tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 - not a mapping
         except (OSError, SafetensorError) as error:
             raise RunError(f"refused {path}: it is torn ({error})") from error
         if meta.get("run") != self.name or meta.get("config") != digest(self.config):
@@ -308,10 +299,23 @@ class Run:
 
     # ---- the end ----
 
-    def finish(self, record: Mapping[str, Any], results: Path) -> None:
+    def write_weights(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """The trained weights alone, in a file that safetensors reads."""
+        from safetensors.torch import save
+
+        path = self.folder / name
+        with room_for(path), replacing(path) as file:
+            file.write(save(on_cpu(tensors)))
+
+    @property
+    def curve_name(self) -> str:
+        """Of the curve beside the records."""
+        return f"curves/{self.name.replace('/', '-')}.csv"
+
+    def finish(self, line: str, results: Path) -> None:
         """Append the record to results/runs.jsonl, once even if killed on the way, and copy the curve beside it."""
         if not self.record_file.exists():
-            write_json(self._pending, {"record": record, "results": []})
+            write_json(self._pending, {"line": line, "results": []})
             self.settle(results)
 
     def pending(self) -> bool:
@@ -319,31 +323,24 @@ class Run:
         return self._pending.exists() and not self.record_file.exists()
 
     def settle(self, results: Path) -> None:
-        """Append the pending record, unless a sitting before did, be it to other results."""
+        """Append the pending record, unless an earlier session of this run already appended it, here or to other results."""
         left = read_json(self._pending)
-        record, before = left["record"], [Path(folder) for folder in left["results"]]
-        if not any(has_line(folder / "runs.jsonl", self._line(record)) for folder in before):
-            write_json(self._pending, {"record": record, "results": [*map(str, before), str(results.resolve())]})
-            self.publish(record, results)
-        write_json(self.record_file, record)
+        line, before = left["line"], [Path(folder) for folder in left["results"]]
+        if not any(has_line(folder / "runs.jsonl", line) for folder in before):
+            write_json(self._pending, {"line": line, "results": [*map(str, before), str(results.resolve())]})
+            self.publish(line, results)
+        write_json(self.record_file, json.loads(line))
         self._pending.unlink()
 
-    @property
-    def _flat(self) -> str:
-        return self.name.replace("/", "-")
-
-    def _line(self, record: Mapping[str, Any]) -> str:
-        return json.dumps({**record, "curve": f"curves/{self._flat}.csv"})
-
-    def publish(self, record: Mapping[str, Any], results: Path) -> None:
-        """Put a record and its curve among these results, unless they are there."""
-        line = self._line(record)
+    def publish(self, line: str, results: Path) -> None:
+        """Put a record, as JSON, and its curve among these results, unless they are there."""
+        line = json.dumps(json.loads(line))
         if has_line(results / "runs.jsonl", line):
             return
         try:
             (results / "curves").mkdir(parents=True, exist_ok=True)
             if self.curve.exists():
-                with replacing(results / "curves" / f"{self._flat}.csv") as file:
+                with replacing(results / self.curve_name) as file:
                     file.write(self.curve.read_bytes())
             append_line(results / "runs.jsonl", line)
         except OSError as error:
@@ -353,6 +350,18 @@ class Run:
     @property
     def _pending(self) -> Path:
         return self.record_file.with_suffix(".pending")
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors can write them: on the CPU, in order, and tied weights apart."""
+    copies: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        part = tensor.detach().cpu().contiguous()
+        place = part.untyped_storage().data_ptr()
+        copies[name] = part.clone() if place in memory else part
+        memory.add(place)
+    return copies
 
 
 def checksum(tensors: Mapping[str, Tensor], said: Mapping[str, str] | None = None) -> int:
@@ -403,7 +412,7 @@ def handling(numbers: Iterable[int], handler: Callable[..., None]) -> Iterator[d
 
 
 class Clock:
-    """Wall seconds of this sitting."""
+    """Wall seconds of this session."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

@@ -1,7 +1,7 @@
 """How are many runs trained?
 
-Each point of a grid is one ``multint train`` command, so a sweep continues where it stopped and any machine takes a share: a pool
-of local processes, or SLURM through submitit.
+Each point of a grid is one ``multint train`` command, so a sweep continues where it stopped. A pool of local processes runs
+them, or SLURM through submitit.
 """
 
 import functools
@@ -11,20 +11,37 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multint.paper import experiments
 from multint.paper.overrides import RecipeError
 from multint.paper.runs import SHARED, Stopped, handling, shared
 
-Point = tuple[tuple[str, ...], int]  # overrides and seed
 MOST_SEED = 2**32 - 1
 
 
-def points(grid: Sequence[str], seeds: str) -> list[Point]:
+@dataclass(frozen=True)
+class Point:
+    """One run: ``options`` are further words of its command."""
+
+    recipe: str
+    seed: int
+    changes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        sets = [word for change in self.changes for word in ("--set", change)]
+        modules = [word for module in experiments.added for word in ("--experiment", module)]
+        return [sys.executable, "-m", "multint.paper", *modules, "train", self.recipe, f"--seed={self.seed}", *sets, *self.options]
+
+
+def points(grid: Sequence[str], seeds: str) -> list[tuple[tuple[str, ...], int]]:
     """The crossed values of every ``key=a,b,c``, each with every seed."""
     axes = []
     for axis in grid:
@@ -32,82 +49,92 @@ def points(grid: Sequence[str], seeds: str) -> list[Point]:
         if not equals or not all(values.split(",")):
             raise RecipeError(f"--grid takes key=a,b,c, got {axis!r}")
         axes.append([f"{key}={value}" for value in values.split(",")])
-    try:
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError:
-        raise RecipeError(f"--seeds takes whole numbers with commas between, got {seeds!r}") from None
+    return [(point, seed) for point in itertools.product(*axes) for seed in seeds_of(seeds)]
+
+
+def seeds_of(text: str) -> list[int]:
+    """The seeds of ``0-2`` or ``0,3,7``.
+
+    >>> seeds_of("0-2,7")
+    [0, 1, 2, 7]
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise RecipeError(f"--seeds takes whole numbers with commas between, or a range as 0-2, got {text!r}")
+        numbers += range(int(low), int(high or low) + 1)
     for number in numbers:
-        if not 0 <= number <= MOST_SEED:
+        if number > MOST_SEED:
             raise RecipeError(f"--seeds takes numbers from 0 to {MOST_SEED}, got {number}")
-    return [(point, seed) for point in itertools.product(*axes) for seed in numbers]
+    return numbers
 
 
-def command(recipe: str, seed: int, changes: Iterable[str], common: Sequence[str]) -> list[str]:
-    sets = [word for change in changes for word in ("--set", change)]
-    return [sys.executable, "-m", "multint.paper", "train", recipe, f"--seed={seed}", *sets, *common]
-
-
-class Asked:
-    """Whether a sweep was asked to end, and the runs it hands that on to: each has a session of its own, so it is asked once."""
+class Signals:
+    """Signals that ask a sweep to end, and the runs that it forwards them to: each has a process session of its own."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self.to_end, self.under_way = False, set[subprocess.Popen[str]]()
+        self.stopping, self.running = False, set[subprocess.Popen[str]]()
 
     def __call__(self, *_: Any) -> None:
-        self.to_end = True
-        for process in list(self.under_way):
+        self.stopping = True
+        for process in list(self.running):
             process.terminate()
 
     @contextmanager
-    def listening(self) -> Iterator["Asked"]:
-        # what whoever began the sweep ignores (nohup, a job in the background) stays ignored
+    def listening(self) -> Iterator["Signals"]:
+        # a signal that the sweep's own parent ignores (nohup, a background job) stays ignored
         with handling((number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN), self):
             yield self
 
-    def begin(self, words: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    def start(self, words: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[str]":
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen(words, env=env, start_new_session=True, **pipes)
-        self.under_way.add(process)
-        if self.to_end:  # in the meantime
+        self.running.add(process)
+        if self.stopping:  # the signal came while the process started
             process.terminate()
         return process
 
 
-def execute(words: Sequence[str], at_a_time: int = 1, deadline: float | None = None, asked: Asked | None = None) -> tuple[int, str]:
+def execute(
+    words: Sequence[str], at_a_time: int = 1, deadline: float | None = None, signals: Signals | None = None
+) -> tuple[int, str]:
     """One run in a process of its own, one of several on this machine: its exit code and last line.
 
-    At ``deadline``, on the monotonic clock, or when the sweep is asked to end, it is asked to stop; after that none is begun.
+    At ``deadline``, on the monotonic clock, or at a signal, the run is told to stop at a checkpoint; after that none is started.
     """
-    asked = asked or Asked()
-    if asked.to_end or (deadline is not None and time.monotonic() >= deadline):
-        return Stopped.CODE, "not begun"
-    env = {**os.environ, SHARED: str(max(at_a_time, shared()))}  # beside other sweeps, whoever began them knows how many there are
-    with asked.begin(words, env) as process:
+    signals = signals or Signals()
+    if signals.stopping or (deadline is not None and time.monotonic() >= deadline):
+        return Stopped.CODE, "not started"
+    threads = str(max(1, (os.cpu_count() or 1) // at_a_time))
+    env = {"OMP_NUM_THREADS": threads, **os.environ, SHARED: str(max(at_a_time, shared()))}
+    with signals.start(words, env) as process:
         try:
             out, err = process.communicate(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            if not asked.to_end:  # or it has been asked, and twice would be at once
+            if not signals.stopping:  # a second signal would end it without a checkpoint
                 process.terminate()
             out, err = process.communicate()
         finally:
-            asked.under_way.discard(process)
+            signals.running.discard(process)
     lines = (out if process.returncode == 0 else err).strip().splitlines()
     # SIGTERM before the run listened: nothing was lost
     return Stopped.CODE if process.returncode == -signal.SIGTERM else process.returncode, lines[-1] if lines else ""
 
 
 def run(
-    commands: Sequence[list[str]],
+    points: Sequence[Point],
     jobs: int,
     engine: str,
     partition: str | None,
     say: Callable[[str], None],
     deadline: float | None = None,
 ) -> tuple[int, int]:
-    """Train them all; returns how many failed, and how many are left for another sitting."""
+    """Train them all; returns how many failed, and how many are left for another session."""
     failed = left = 0
+    commands = [point.command for point in points]
     for k, (code, line) in enumerate(_results(commands, jobs, engine, partition, deadline), 1):
         left += code == Stopped.CODE
         failed += code not in (0, Stopped.CODE)
@@ -120,8 +147,8 @@ def _results(
 ) -> Iterator[tuple[int, str]]:
     if engine == "local":
         at_a_time = min(jobs, len(commands))
-        with Asked().listening() as asked, ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(functools.partial(execute, at_a_time=at_a_time, deadline=deadline, asked=asked), commands)
+        with Signals().listening() as signals, ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(functools.partial(execute, at_a_time=at_a_time, deadline=deadline, signals=signals), commands)
         return
     try:
         import submitit

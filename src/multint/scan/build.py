@@ -1,7 +1,7 @@
 """Where does the compiled CPU kernel come from?
 
 A wheel brings it. Elsewhere the first use compiles it into the user's cache, for this machine's CPU alone, and later ones find it
-there. Whatever has a final name is whole: it is linked under another name, by one process at a time, and renamed.
+there. One process at a time compiles it, and the library gets its final name once it is complete.
 """
 
 import contextlib
@@ -14,12 +14,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 import torch
+
+from multint.locks import locked
+from multint.publish import publish, remove_leftovers, replacing, temporary
 
 SOURCES = Path(__file__).with_name("csrc")  # operators.cpp knows torch, kernels*.cpp the arithmetic, walk.cpp neither
 # in a folder of its own: beside build.py, whatever walks through a package's modules would import it as one
@@ -108,13 +110,11 @@ def _cached() -> Path:
 
 def _built(out: Path, level: str, command: Sequence[str]) -> Path:
     """Compile into the cache, unless another process has done so by the time it is our turn."""
-    from multint.locks import locked  # here, since setup.py loads this file without the package
-
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.with_name(f".{out.name}.lock")) as alone:
         if not out.exists():
-            for left in out.parent.glob(f".{out.name}~*") if alone else ():
-                shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+            if alone:
+                remove_leftovers(out.parent, out.name)
             print(f"multint: compiling the CPU kernel, once for this machine (about {SECONDS} s)", file=sys.stderr, flush=True)
             compile_library(out, [level], SOURCES, command)
     return out
@@ -160,14 +160,13 @@ def _identity(command: Sequence[str], folder: Path) -> str:
     # a wrapper that calls another compiler from now on goes unseen, and no harm: the former one's build is as good
     note = folder / f"compiler-{_sha256([*command, f'{facts.st_mtime_ns} {facts.st_size}'])[:16]}.txt"
     with contextlib.suppress(OSError):
-        return note.read_text(errors="replace")
+        return note.read_bytes().decode(errors="surrogateescape")
     with _start([*command, "--version"], None, subprocess.PIPE) as process:
         identity = f"{shlex.join(command)}\n{process.communicate()[0].decode(errors='replace')}"
     with contextlib.suppress(OSError):  # a cache that is full of builds and read-only is still of use
         folder.mkdir(parents=True, exist_ok=True)
-        written = note.with_name(f".{note.name}~{os.getpid()}")
-        written.write_text(identity)
-        os.replace(written, note)
+        with replacing(note) as out:
+            out.write(identity.encode(errors="surrogateescape"))
     return identity
 
 
@@ -197,17 +196,18 @@ def compile_library(
     chosen = [level for level in LEVELS if level in levels]
     command = command or compiler()
     out = out.absolute()
-    work, log = Path(tempfile.mkdtemp(prefix=f".{out.name}~", dir=out.parent)), out.with_suffix(".log")
+    work, log = temporary(out), out.with_suffix(".log")
+    work.mkdir()
     try:
         kernels = sorted(path.stem for path in sources.glob("kernels*.cpp"))
         plain = sorted(path.stem for path in sources.glob("*.cpp") if path.stem not in {"operators", *kernels})
         units = {"operators": _operators(chosen, torch_folder), **{name: ["-c", f"{name}.cpp"] for name in plain}}
         units |= {f"{level}-{kernel}": _kernel(level, kernel) for level in chosen for kernel in kernels}
         objects = [str(work / f"{name}.o") for name in units]
-        linked = str(work / "library.so")
+        linked = work / "library.so"
         _run([[*command, *COMMON, *unit, "-o", o] for unit, o in zip(units.values(), objects, strict=True)], sources, work, log)
-        _run([[*command, *objects, f"-L{(torch_folder / 'lib').absolute()}", *LINK, "-o", linked]], sources, work, log)
-        _publish(linked, out)
+        _run([[*command, *objects, f"-L{(torch_folder / 'lib').absolute()}", *LINK, "-o", str(linked)]], sources, work, log)
+        publish(linked, out)
         log.unlink(missing_ok=True)  # of an earlier attempt
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -254,10 +254,3 @@ def _complaint(path: Path) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"\berror\b|undefined reference|cannot find", line)]
     return " | ".join((telling or lines or ["it says nothing"])[:3])
-
-
-def _publish(linked: str, out: Path) -> None:
-    """Give the finished library its name, once it is on the disk."""
-    with open(linked, "rb") as content:
-        os.fsync(content.fileno())
-    os.replace(linked, out)

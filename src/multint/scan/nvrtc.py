@@ -1,7 +1,7 @@
 """How is CUDA source compiled and launched without a CUDA toolkit or a C++ extension?
 
 By NVRTC, the compiler that torch's CUDA wheels bring, and the driver's own interface, both through ctypes. What was compiled is
-kept beside the CPU kernel's builds; whatever has a final name is whole.
+kept beside the CPU kernel's builds.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ import hashlib
 import os
 import site
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multint.publish import replacing
 from multint.scan import build
 
 SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
@@ -159,23 +159,10 @@ class Source:
         made, _ = compile_source(self.name, self.text, dict(self.headers), self.options)
         if path is not None:
             with contextlib.suppress(OSError):  # without a place to keep it, it is compiled again next time
-                _publish(made, path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as out:
+                    out.write(made)
         return made
-
-
-def _publish(content: bytes, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, written = tempfile.mkstemp(prefix=f".{path.name}~", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(written, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(written)
-        raise
 
 
 # ----------------------------------------------------------------------------------------------------------------- driver

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multint.paper.fetch import Corpus, DataError, prepare, prepare_text
+from multint.paper.charlm.corpus import Corpus, prepare, prepare_text
+from multint.paper.obtain import DataError
 from multint.shapes import Bool, Int
 
 __all__ = [

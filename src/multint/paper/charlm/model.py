@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from multint import MIGRU, MILSTM, MIRNN, Start
+from multint.paper.charlm.corpus import Alphabet
 from multint.related import MultiplicativeLSTM, MultiplicativeRNN, SecondOrderRNN
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {
@@ -17,11 +18,15 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "mlstm": MultiplicativeLSTM,
     "second-order": SecondOrderRNN,
 }
-MI = ("rnn", "lstm", "gru")  # the cells that have a choice of integration
 
 
 class CharModel(nn.Module):
-    """One-hot input without building it, ``layers`` recurrent layers, dropout, an output layer drawn from the same range as U."""
+    """One-hot input without building it, ``layers`` recurrent layers, dropout, an output layer drawn from the same range as U.
+
+    A trained model that is loaded from its folder has its ``alphabet``.
+    """
+
+    alphabet: Alphabet | None = None
 
     def __init__(
         self, symbols: int, hidden: int, cell: str, layers: int, start: Start, dropout: float = 0.0, **options: Any

@@ -8,15 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from multint.paper.charlm import task as charlm
 from multint.paper.charlm.data import gather
-from multint.paper.charlm.model import MI, CharModel
-from multint.paper.charlm.task import WINDOW, CharTask, Job
-from multint.paper.numbers import STEPS
+from multint.paper.charlm.model import CharModel
+from multint.paper.charlm.recipes import MI, CharLM
+from multint.paper.charlm.task import WINDOW, CharTask
 from multint.paper.overrides import RecipeError
 from multint.probes import FlowNorms, GradientNorms, Histogram, flow_norms, gradient_norms, histogram
 
+STEPS = (0, 1, 5, 10)  # t of ∂C/∂h_t: the text of §3.1 has 0, 5, 10, the caption of Fig. 1 has 1, 5, 10
 SEGMENTS = 2000  # of the training set, the same for every model and epoch
 TOGETHER = 500  # segments differentiated at a time
+
+
+def check(recipe: CharLM) -> None:
+    charlm.check(recipe)
+    if recipe.cell not in MI:
+        raise RecipeError(f"the flows of cell={recipe.cell} cannot be told apart; exploratory recipes take {', '.join(MI)}")
 
 
 class ProbedTask(CharTask):
@@ -24,15 +32,10 @@ class ProbedTask(CharTask):
 
     observed = tuple(f"{kind}_dh{t}" for kind in ("mean_log", "log_mean") for t in STEPS)
 
-    def __init__(self, job: Job, device: torch.device) -> None:
-        super().__init__(job, device)
-        if job.recipe.cell not in MI:
-            raise RecipeError(f"the flows of cell={job.recipe.cell} cannot be told apart; exploratory recipes take {', '.join(MI)}")
-
     @cached_property
     def segments(self) -> tuple[Tensor, Tensor]:
         """Training characters (length, SEGMENTS) drawn once, and the one character after each segment."""
-        tokens, length = self.tokens("train"), self.job.recipe.length
+        tokens, length = self.tokens("train"), self.recipe.length
         starts = torch.randint(len(tokens) - length, (SEGMENTS,), generator=torch.Generator().manual_seed(0))
         window = gather(tokens, starts, length + 1).to(self.device)
         return window[:-1], window[-1]
@@ -55,14 +58,15 @@ class ProbedTask(CharTask):
         return {f"{kind}_dh{t}": round(value, 4) for kind, values in both.items() for t, value in zip(at, values, strict=True)}
 
     @torch.no_grad()
-    def measure(self, model: CharModel) -> dict[str, Any]:
+    def measure(self, model: nn.Module) -> dict[str, Any]:
         """Fig. 1c-d and §3.1's scales over the whole validation set: activations, and the norms of both flows into each gate."""
+        assert isinstance(model, CharModel)
         with torch.random.fork_rng([] if self.device.type == "cpu" else [self.device]):
             torch.manual_seed(self.seed)  # as the engine does before it builds
             beginner = self.build().to(self.device).eval()
         gates, end = self.flows(model)
         found: dict[str, Any] = {"flows": {"gates": list(gates), "start": self.flows(beginner)[1], "end": end}}
-        if self.job.recipe.cell != "rnn" or self.job.recipe.nonlinearity == "tanh":  # else activations have no bounds
+        if self.recipe.cell != "rnn" or self.recipe.nonlinearity == "tanh":  # else activations have no bounds
             seen = self.activations(model)
             counts = {"reach": float(seen.edges[-1]), "counts": seen.counts.tolist()}
             found |= {"histogram": counts, "saturated": round(seen.saturated, 5), "near_zero": round(seen.near_zero, 5)}

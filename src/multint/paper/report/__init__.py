@@ -5,20 +5,20 @@ tables for README and docs, ``refresh`` puts them between two markers. Everythin
 the same bytes. Text from records is escaped in one place per format, where a table or the page's data is written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from multint.paper.numbers import metric
-from multint.paper.records import differences
-from multint.paper.report import against, claims, drawing, markup, spelling, tables
+from multint.paper.record import Record, changed_settings
+from multint.paper.records import gather, settings
+from multint.paper.report import against, claims, drawing, focus, markup, spelling, tables
 from multint.paper.report.against import look
-from multint.paper.report.claims import EXPLORATORY, exploratory_tables
+from multint.paper.report.focus import Focus
 from multint.paper.report.markup import Cell
-from multint.paper.report.page import html_page
+from multint.paper.report.page import Content, html_page
 from multint.paper.report.spelling import NONE, duration
-from multint.paper.report.tables import account_tables, paper_tables
+
+__all__ = ["BEGIN", "END", "Focus", "ReportResult", "build", "compare", "line", "markdown", "refresh", "refreshed"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -31,37 +31,47 @@ class ReportResult:
     figures: tuple[Path, ...]
     warnings: tuple[str, ...]
     runs: int
-    rows: Mapping[str, int]  # rows of the authors' own by verdict: better, met, miss, not run
+    rows: Mapping[str, Mapping[str, int]]  # the authors' own rows, MI and additive, by verdict
 
 
-def build(results: Path, out: Path) -> ReportResult:
-    """Write the page ``out`` and ``figures/*.svg, *.png`` beside it from ``results/runs.jsonl`` and its curves."""
+def build(results: Path, out: Path, focus: Focus | Sequence[str] = ()) -> ReportResult:
+    """Write the page ``out`` and ``figures/*.svg, *.png`` beside it from ``results/runs.jsonl`` and its curves.
+
+    With ``focus`` the page starts with those runs; without it, with the paper's claims.
+    """
     page = out / "report.html" if out.is_dir() else out
     folder = page.parent / "figures"
     view = look(results)
+    sections = claims.sections(view)
     charts = drawing.charts(view)
-    drawn, told = drawing.draw(view, charts)
-    warnings = (*view.warnings, *told)
+    drawn, without = drawing.draw(view, charts, sections)
+    warnings = (*view.warnings, *(text for one in sections for text in one.warnings), *without)
     folder.mkdir(parents=True, exist_ok=True)
     for name, body in drawn.items():
         (folder / name).write_bytes(body)
-    page.write_text(html_page(view, charts, drawn, warnings), encoding="utf-8", errors="replace")
-    return ReportResult(
-        page, tuple(folder / name for name in drawn), warnings, len(view.records.runs), against.tally(view.standings)
-    )
+    shown = focus if isinstance(focus, Focus) else Focus(focus)
+    content = Content(view, sections, charts, drawn, warnings, shown)
+    page.write_text(html_page(content), encoding="utf-8", errors="replace")
+    return ReportResult(page, tuple(folder / name for name in drawn), warnings, len(view.records.runs), against.tally(view))
 
 
 def markdown(results: Path, brief: bool = False) -> str:
-    """The tables as Markdown; ``brief`` leaves out rows that were not run, the costs and the list of runs."""
+    """The tables as Markdown; ``brief``: the claims with their verdicts, and no other table."""
     view = look(results)
-    parts = [tables.summary(view)]
-    if view.warnings and not brief:
-        parts.append("**Warnings**\n\n" + "\n".join(f"- {markup.md(text)}" for text in view.warnings))
-    parts += [markup.md_table(table) for table in paper_tables(view, brief) if table.rows]
-    if not brief:
-        parts.append(f"### {EXPLORATORY}\n\n{markup.md(claims.about(view))}")
-        parts += [markup.md_table(table, "####") for table in exploratory_tables(view) if table.rows]
-        parts += [markup.md_table(table) for table in account_tables(view) if table.rows]
+    sections = claims.sections(view)
+    parts = [tables.summary(view), markup.md_table(claims.overview(sections))]
+    if brief:
+        return "\n\n".join(parts) + "\n"
+    warnings = (*view.warnings, *(text for one in sections for text in one.warnings))
+    if warnings:
+        parts.append("**Warnings**\n\n" + "\n".join(f"- {markup.md(text)}" for text in warnings))
+    parts += [markup.md_table(table) for table in tables.panel_tables(view, sections)]
+    twins = tables.twin_tables(view, sections)
+    parts += [markup.md_table(table) for table in twins[:-1] if table.rows]
+    for section in sections:
+        parts.append(f"### {markup.md(section.title)}\n\n{markup.md(section.note)}")
+        parts += [markup.md_table(table, "####") for table in (claims.details(section), *section.tables) if table.rows]
+    parts += [markup.md_table(table) for table in (twins[-1], *tables.account_tables(view, sections)) if table.rows]
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,7 +79,7 @@ def refreshed(text: str, body: str, name: str) -> str:
     """``text`` with ``body`` between the markers; ``name`` is the file's, for the error when a marker is missing."""
     for marker in (BEGIN, END):
         if text.count(marker) != 1:
-            raise ValueError(f"{name} must contain the marker {marker} once, found it {text.count(marker)} times")
+            raise ValueError(f"{name} must contain the marker {marker} once, it is there {text.count(marker)} times")
     head, _, rest = text.partition(BEGIN)
     if END not in rest:
         raise ValueError(f"{name} has the marker {END} before {BEGIN}; swap them")
@@ -85,39 +95,49 @@ def refresh(path: Path, results: Path, brief: bool | None = None) -> bool:
     return new != old
 
 
-def compare(runs: list[dict[str, Any]]) -> str:
-    """Records side by side as a Markdown table: results, size and cost, then the configuration entries that differ."""
+def line(runs: Sequence[Record]) -> str:
+    """What the runs show, in one line of plain text for a terminal."""
+    return focus.meaning(gather(runs)[0])
+
+
+def compare(runs: Sequence[Record]) -> str:
+    """Records side by side as a Markdown table: results, size and cost, then the settings that differ."""
     if not runs:
         raise ValueError("compare needs at least one run")
-    shown: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
-        ("recipe", lambda r: str(r.get("recipe", NONE))),
-        ("corpus", lambda r: spelling.corpus(str(r.get("corpus", NONE)), r.get("stands_for"))),
-        ("seed", lambda r: str(r.get("seed", NONE))),
-        (
-            "result",
-            lambda r: f"{spelling.raw(r.get('value'), 4)} {metric(str(r.get('metric', ''))).label} ({r.get('split', NONE)})",
-        ),
-        *(
-            (f"… state {name}", lambda r, name=name: spelling.raw((r.get("protocols") or {}).get(name), 4))
-            for name in spelling.protocols(runs)
-        ),
-        ("validation", lambda r: spelling.raw(r.get("valid"), 4)),
-        ("paper", lambda r: spelling.raw(r.get("paper"), None)),
-        ("parameters", lambda r: spelling.raw(r.get("parameters"), 0)),
-        ("updates", lambda r: spelling.raw(r.get("updates"), 0)),
-        ("epochs", lambda r: spelling.raw(r.get("epochs"), None)),
-        ("time", lambda r: duration(r.get("seconds"))),
-        ("runs sharing the device", lambda r: spelling.raw(r.get("shared"), 0)),
-        ("characters per second", lambda r: spelling.raw(r.get("chars_per_second"), 0)),
-        ("device", lambda r: str(r.get("device") or NONE)),
-        ("precision", lambda r: str(r.get("precision") or NONE)),
-        ("torch", lambda r: str(r.get("torch") or NONE)),
-        ("commit", lambda r: str(r.get("commit") or NONE) + (", with uncommitted changes" if r.get("dirty") else "")),
+    raw = spelling.raw
+    shown: list[tuple[str, Callable[[Record], str]]] = [
+        ("recipe", lambda r: r.recipe),
+        ("data", lambda r: spelling.data(r.data)),
+        ("seed", lambda r: NONE if r.seed is None else str(r.seed)),
+        *((name, lambda r, name=name: _named(r, name)) for name in dict.fromkeys(n for run in runs for n in _results(run))),
+        ("validation", spelling.validation),
+        ("parameters", lambda r: raw(r.parameters, 0)),
+        ("updates", lambda r: raw(r.updates, 0)),
+        ("epochs", lambda r: raw(r.epochs, None)),
+        ("time", lambda r: duration(r.seconds)),
+        ("of it scoring", lambda r: duration(r.scoring_seconds)),
+        ("runs sharing the device", lambda r: raw(r.shared, 0)),
+        ("throughput", lambda r: spelling.speed([r])),
+        ("device", lambda r: r.device or NONE),
+        ("precision", lambda r: r.precision or NONE),
+        ("torch", lambda r: str(r.versions.get("torch", NONE))),
+        ("commit", lambda r: (r.commit or NONE) + (", with uncommitted changes" if r.dirty else "")),
     ]
     rows = [(Cell(name, "head"), *(Cell(show(run)) for run in runs)) for name, show in shown]
-    changed = differences([run.get("config") or {} for run in runs])
-    rows += [
-        (Cell(f"config: {key}", "head"), *(Cell(value) for value in values)) for key, values in changed.items() if key != "seed"
-    ]
-    header = ("", *(str(run.get("run", NONE)) for run in runs))
-    return markup.md_grid(header, rows) + "\n"
+    changed = changed_settings([settings(run) for run in runs])
+    rows += [(Cell(f"setting: {key}", "head"), *(Cell(value) for value in values)) for key, values in changed.items()]
+    return markup.md_grid(("", *(run.run for run in runs)), rows) + "\n"
+
+
+def _results(run: Record) -> dict[str, float]:
+    """The results of a run by what they are."""
+    several = len({(one.dataset, one.split) for one in run.results}) > 1
+    return {
+        ", ".join(filter(None, (f"{one.metric.unit} {one.split}", one.dataset if several else "", one.protocol))): one.value
+        for one in run.results
+    }
+
+
+def _named(run: Record, name: str) -> str:
+    found = _results(run).get(name)
+    return NONE if found is None else spelling.raw(found, 4)

@@ -1,122 +1,214 @@
-"""Which runs fill which rows of the paper?"""
+"""Which runs fill which rows of the paper, and which run is the additive twin of which?"""
 
-import re
-from collections.abc import Container, Iterable, Sequence
+import math
+import statistics
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from multint.paper.numbers import BY_RECIPE, PANELS, ROWS, VARIANTS, Panel, Row, printed, verdict
-from multint.paper.records import Group, Records, Run, chosen, gather, read
+from multint.paper import experiments
+from multint.paper.experiment import Experiment, Recipe
+from multint.paper.numbers import PANELS, ROWS, Panel, Row, verdict
+from multint.paper.overrides import RecipeError, rebuilt
+from multint.paper.record import Record
+from multint.paper.records import RATE, Group, Records, changes, gather, read, same_data, selected, settings
+
+SINGLE = "1 seed"
+SPREAD = "bpc"  # what the rows of standard deviations are the spread of
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A row, the runs that fill it, and runs of it that do not: stand-in corpora, other settings."""
+    """A row, the runs that fill it, the runs of it at laptop size, and other runs of it: stand-in corpora, other settings."""
 
     row: Row
     group: Group | None
+    laptop: Group | None
     beside: tuple[Group, ...]
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """Our number for a row of the paper, its verdict, and how many seeds it is the mean of."""
+
+    value: float
+    word: str
+    seeds: int
+
+    @property
+    def counted(self) -> str:
+        """What the row counts as: one seed gives no verdict."""
+        return SINGLE if self.seeds == 1 else self.word
+
+
+@dataclass(frozen=True)
 class View:
-    """All that both formats show."""
+    """All that both formats show. ``groups`` leaves out the trials."""
 
     records: Records
-    groups: tuple[Group, ...]  # but for the trials
+    groups: tuple[Group, ...]
     trials: tuple[Group, ...]
-    standings: tuple[Standing, ...]
+    recipes: Mapping[str, Recipe]
+    experiments: Mapping[str, Experiment]
     warnings: tuple[str, ...]
+
+    def picked(self, key: str, panel: str, scale: str = "paper", stand_in: bool = False) -> Group | None:
+        """The runs that fill a row at the paper's size, or on a stand-in for its corpus, or that repeat it at laptop size."""
+        corpus = PANELS[panel].corpus
+
+        def right(run: Record) -> bool:
+            if scale == "paper" and not stand_in:
+                return fills(PANELS[panel], run)
+            return run.scale == scale and as_written(run) and (scale != "paper" or run.data.stands_for == corpus)
+
+        return selected([group for group in self.groups if group.one.row == key and right(group.one)])
+
+    def note(self, group: Group) -> str:
+        """What the recipe says of itself."""
+        recipe = self.recipes.get(group.one.recipe)
+        return recipe.note if recipe else ""
 
 
 def look(results: Path) -> View:
-    """The records, gathered and set against the paper's rows."""
-    records = read(results)
+    """The records, gathered, with the experiments and their recipes; one that cannot be imported is named in a warning."""
+    tried = [_load(name) for name in experiments.names()]
+    loaded = [one for one in tried if isinstance(one, Experiment)]
+    missing = [one for one in tried if isinstance(one, str)]
+    recipes = dict(named for one in loaded for named in one.named())
+    records = read(results, recipes)
     gathered, repeated = gather(records.runs)
-    known = whole(records.runs)
+    known = as_recipe(records.runs)
     groups, trials = (tuple(group for group in gathered if is_trial(group.one, known) == which) for which in (False, True))
-    standings = tuple(_standing(row, groups) for row in ROWS)
-    return View(records, groups, trials, standings, (*records.warnings, *repeated, *_disagreements(records.runs)))
+    warnings = (*records.warnings, *repeated, *missing)
+    return View(records, groups, trials, recipes, {one.name: one for one in loaded}, warnings)
 
 
-def rows_of(run: Run) -> tuple[Row, ...]:
-    """The rows a run repeats. On a stand-in or a variant a recipe is named after it: text8-74M-milstm repeats text8-milstm."""
-    home = run.recipe
-    if run.text:
-        return ()  # whatever the file is called
-    if run.stands_for:
-        home = home.replace(run.corpus, run.stands_for)
-    elif run.corpus in VARIANTS:
-        home = home.replace(run.corpus, VARIANTS[run.corpus].named)
-    return BY_RECIPE.get((run.recipe, run.metric)) or BY_RECIPE.get((home, run.metric), ())
+def _load(name: str) -> Experiment | str:
+    try:
+        return experiments.load(name)
+    except RecipeError as error:
+        return str(error)
 
 
-def fills(panel: Panel, run: Run) -> bool:
-    """Only the paper's corpus and split, by the recipe as it stands, fill a row; everything else stands beside it.
+# ---- rows ----
 
-    The rate may have been chosen from a grid, as the paper did.
+
+def standing(view: View, row: Row) -> Standing:
+    mine = [group for group in view.groups if row.key and group.one.row == row.key and group.of(row.metric)]
+    large = [group for group in mine if group.one.scale != "laptop"]
+    panel = PANELS[row.panel]
+    pick = selected([group for group in large if fills(panel, group.one) and group.of(row.metric, split=panel.split)])
+    laptop = view.picked(row.key, row.panel, "laptop") if row.key else None
+    return Standing(row, pick, laptop, tuple(group for group in large if group is not pick))
+
+
+def fills(panel: Panel, run: Record) -> bool:
+    """Only the paper's size and corpus, by the recipe as it stands, fill a row; all else stands beside it.
+
+    The rate may have been selected from a grid, as the paper did.
     """
-    return run.stands_for is None and run.corpus == panel.corpus and run.split == panel.split and as_written(run)
+    return run.scale == "paper" and run.data.stands_for is None and run.data.name == panel.corpus and as_written(run)
 
 
-def as_written(run: Run) -> bool:
-    return all(str(change).startswith("schedule.lr=") for change in run.changed)
+def as_written(run: Record) -> bool:
+    return not changes(run) and not run.data.own
 
 
-def changed(run: Run) -> str:
-    """What was changed of a recipe, but for the rate, which each side may choose, and a form that its name says."""
-    form = f"integration={'additive' if additive(run.recipe) is None else 'general'}"
-    return ", ".join(sorted(str(c) for c in run.changed if str(c) != form and not str(c).startswith("schedule.lr=")))
+def as_recipe(runs: Iterable[Record]) -> set[tuple[str, ...]]:
+    """The recipes, with their data, that were run as they stand."""
+    return {(run.recipe, run.data.name) for run in runs if as_written(run)}
 
 
-def whole(runs: Iterable[Run]) -> set[str]:
-    """The recipes that were run as they stand."""
-    return {run.recipe for run in runs if not changed(run)}
-
-
-def is_trial(run: Run, known: Container[str]) -> bool:
+def is_trial(run: Record, known: Container[tuple[str, ...]]) -> bool:
     """Whether something was changed of a recipe that was also run as it stands: such a run has a line among trials and no other."""
-    return bool(changed(run)) and run.recipe in known
+    return not as_written(run) and (run.recipe, run.data.name) in known
 
 
-def _standing(row: Row, groups: Sequence[Group]) -> Standing:
-    mine = [group for group in groups if row in rows_of(group.one)]
-    pick = chosen([group for group in mine if fills(PANELS[row.panel], group.one)])
-    return Standing(row, pick, tuple(group for group in mine if group is not pick))
+# ---- verdicts ----
 
 
-def _disagreements(runs: Iterable[Run]) -> list[str]:
-    """The table in numbers.py is what is shown; a record that says otherwise is named."""
-    found = (
-        f"{run.run}: says the paper has {run.paper}; its row in the paper says {printed(row)}"
-        for run in runs
-        for row in rows_of(run)
-        if row.value is not None and run.paper is not None and fills(PANELS[row.panel], run) and run.paper != row.value
-    )
-    return list(dict.fromkeys(found))
+def outcome(view: View, row: Row, protocol: str | None = None) -> Outcome | None:
+    """Our number for a row and its verdict; None if it was not run, or not by this protocol."""
+    groups = [view.picked(key, row.panel) for key in row.over] if row.over else [standing(view, row).group]
+    metric = SPREAD if row.over else row.metric
+    found = [group and group.of(metric, protocol, PANELS[row.panel].split) for group in groups]
+    sides = [one for one in found if one]
+    if len(sides) < len(groups):
+        return None
+    value = spread([one.mean for one in sides], row.population) if row.over else sides[0].mean
+    return Outcome(value, verdict(row, value), min(len(one.values) for one in sides))
 
 
-def tally(standings: Iterable[Standing]) -> dict[str, int]:
-    count = {"better": 0, "met": 0, "miss": 0, "not run": 0}
-    for s in standings:
-        if s.row.recipe and s.row.value is not None and not s.row.repeats:
-            count[verdict(s.row, s.group.mean) if s.group else "not run"] += 1
+def spread(means: Sequence[float], population: bool) -> float:
+    """Standard deviation by one of the two formulas."""
+    if not all(map(math.isfinite, means)):
+        return math.nan
+    return statistics.pstdev(means) if population else statistics.stdev(means)
+
+
+def counted() -> list[Row]:
+    """The numbers that the paper reports as its own, each once."""
+    return [row for row in ROWS if (row.key or row.over) and row.value is not None and not row.repeats]
+
+
+def tally(view: View) -> dict[str, dict[str, int]]:
+    """The paper's own numbers by verdict, those of MI apart from additive baselines; one seed gives no verdict."""
+    count = {side: dict.fromkeys(("better", "met", "miss", SINGLE, "not run"), 0) for side in ("MI", "additive")}
+    for row in counted():
+        found = outcome(view, row)
+        count["MI" if row.twin else "additive"][found.counted if found else "not run"] += 1
     return count
 
 
-def additive(recipe: str) -> str | None:
-    """The recipe's additive twin by name, or None if it is not an MI recipe.
+def stays(view: View) -> dict[str, tuple[int, int]]:
+    """Of the rows that are better or met by the main protocol: how many are by each other protocol, and of how many."""
+    count: dict[str, tuple[int, int]] = {}
+    for row in counted():
+        found = outcome(view, row)
+        if found and found.counted in ("better", "met"):
+            for protocol in protocols(view, row):
+                other = outcome(view, row, protocol)
+                good, both = count.get(protocol, (0, 0))
+                count[protocol] = good + bool(other and other.word in ("better", "met")), both + 1
+    return count
 
-    A twin has no alpha and no betas: wherever these start, it is the same.
 
-    >>> additive("exploratory/ptb-linmirnn"), additive("charlm/enwik8-milstm-a1-b0.5-drop"), additive("charlm/text8-lstm")
-    ('exploratory/ptb-linrnn', 'charlm/enwik8-lstm-drop', None)
+def protocols(view: View, row: Row) -> list[str]:
+    """The other protocols that the runs of a row were scored by."""
+    group = view.picked(row.over[0], row.panel) if row.over else standing(view, row).group
+    return group.protocols(SPREAD if row.over else row.metric)[1:] if group else []
+
+
+# ---- twins ----
+
+
+def twin(view: View, group: Group, among: Sequence[Group]) -> Group | None:
+    """The runs of the additive recipe that a group is compared with: the same data, and the same changes of the recipe."""
+    run = group.one
+    mine = [one for one in among if one.one.recipe == run.twin and same_data(one.one) == same_data(run)]
+    return selected([one for one in mine if _alike(run, one.one, idle(view, one.one))])
+
+
+def _alike(mi: Record, plain: Record, idle: Container[str]) -> bool:
+    """Whether both sides were changed in the same way, apart from the rate and from settings that do nothing on the additive side.
+
+    Recipes for the user's data are not listed, so there settings are compared: they may differ in the form of integration alone.
     """
-    twin = re.sub(r"(?<=[-/])(lin)?mi(rnn|lstm|gru)(-a[\d.]+-b[\d.]+)?(?=-|$)", r"\1\2", recipe)
-    return twin if twin != recipe else None
+    if not mi.data.own:
+        return _without(changes(mi), idle) == _without(changes(plain), idle)
+    one, two = settings(mi), settings(plain)
+    return len([key for key in one | two if one.get(key) != two.get(key) and key != RATE and key not in idle]) == 1
 
 
-def picked(view: View, recipe: str) -> Group | None:
-    """The runs of a recipe of §3.1 that fill its row."""
-    mine = [group for group in view.groups if group.one.recipe == recipe and group.one.metric == "bpc"]
-    return chosen([group for group in mine if fills(PANELS["ptb"], group.one)])
+def _without(changed: Sequence[str], idle: Container[str]) -> list[str]:
+    return [change for change in changed if change.partition("=")[0] not in idle]
+
+
+def idle(view: View, run: Record) -> set[str]:
+    """Settings that do nothing in a run."""
+    try:
+        experiment = view.experiments.get(run.recipe.partition("/")[0])
+        base = view.recipes.get(run.recipe) or (experiment and experiment.own)
+        return set(rebuilt(base, run.config).idle()) if base else set()
+    except (TypeError, ValueError, AttributeError):
+        return set()

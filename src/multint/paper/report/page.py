@@ -6,33 +6,59 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from multint.paper.report import against, claims, markup, tables
+from multint.paper.report import against, claims, drawing, focus, markup, tables
 from multint.paper.report.against import View
-from multint.paper.report.claims import EXPLORATORY, exploratory_tables
+from multint.paper.report.focus import Focus
 from multint.paper.report.markup import Cell, Table
-from multint.paper.report.tables import account_tables, paper_tables
+from multint.paper.report.section import Section
+
+OVERVIEW = "Each row's number in the paper and ours; the same numbers stand in the tables below."
 
 
-def html_page(view: View, charts: Sequence[Mapping[str, Any]], drawn: Mapping[str, bytes], warnings: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Content:
+    """All that the page shows. ``drawn`` are the figures by file name."""
+
+    view: View
+    sections: Sequence[Section]
+    charts: Sequence[Mapping[str, Any]]
+    drawn: Mapping[str, bytes]
+    warnings: Sequence[str]
+    focus: Focus
+
+
+def html_page(content: Content) -> str:
     template = (files("multint.paper.report") / "page.html").read_text(encoding="utf-8")
     script = re.findall(r"<script>(.*?)</script>", template, re.DOTALL)[-1]
-    before, after = paper_tables(view), account_tables(view)
-    titles = [*(t.title for t in before), EXPLORATORY, *(t.title for t in after)]
+    view, sections = content.view, content.sections
+    mine = focus.groups(view.records.runs, content.focus.runs)
+    charts = [*drawing.charts(view, mine), *content.charts]
+    own = len(charts) - len(content.charts)
+    overview, panels, twins = claims.overview(sections), tables.panel_tables(view, sections), tables.twin_tables(view, sections)
+    after = [twins[-1], *tables.account_tables(view, sections)]
+    titles = [overview.title, *(t.title for t in panels), *(t.title for t in twins[:-1]), *(s.title for s in sections)]
+    boxes = [_chart_box(i, chart) for i, chart in enumerate(charts)]
     parts = {
         # only the page's own script may run, whatever a record says
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "focus": _focus(content.focus, mine, boxes[:own]),
+        "heading": ("h2" if mine else "h1"),
         "summary": html.escape(tables.summary(view)),
-        "tiles": _tiles(against.tally(view.standings)),
-        "warnings": _warnings(warnings),
-        "overview": _picture(drawn, "paper", "Ours against the paper", OVERVIEW),
-        "contents": "".join(f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in titles),
-        "tables": "".join(_html_table(t) for t in before),
-        "exploratory": _exploratory(view, drawn),
+        "tiles": _tiles(against.tally(view)),
+        "claims": _html_table(overview),
+        "warnings": _warnings(content.warnings),
+        "overview": _picture(content.drawn, "paper", "Ours against the paper", OVERVIEW),
+        "contents": "".join(
+            f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in (*titles, *(t.title for t in after))
+        ),
+        "tables": "".join(_folded(t) for t in (*panels, *twins[:-1])),
+        "sections": "".join(_section(one, content.drawn) for one in sections),
         "costs": "".join(_html_table(t) for t in after),
-        "charts": "".join(_chart_box(i, chart) for i, chart in enumerate(charts)) or "<p>No run has left a curve yet.</p>",
+        "charts": "".join(boxes[own:]) or "<p>No run has left a curve yet.</p>",
         "data": _script_json(charts),
     }
     return re.sub(r"@@(\w+)@@", lambda match: parts[match[1]], template)
@@ -44,9 +70,30 @@ def _script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _tiles(tally: Mapping[str, int]) -> str:
-    names = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss", "not run": "– not run"}
-    return "".join(f'<li class="{markup.slug(key)}"><b>{tally[key]}</b> {name}</li>' for key, name in names.items())
+def _focus(what: Focus, groups: Sequence[Any], charts: Sequence[str]) -> str:
+    """The first screen of somebody who has just trained: what it means, the curves, the table, the samples."""
+    if not groups:
+        return ""
+    sentence = what.sentence or focus.meaning(groups)
+    samples = "".join(
+        f"<figure><figcaption>{html.escape(run)} writes</figcaption><pre>{html.escape(text)}</pre></figure>"
+        for run, text in what.samples.items()
+    )
+    return (
+        f'<section id="your-runs" class="focus"><h1>Your runs</h1><p class="lead">{html.escape(sentence)}</p>{"".join(charts)}'
+        f'{_html_table(focus.table(groups))}<div class="samples">{samples}</div></section>'
+    )
+
+
+def _tiles(tally: Mapping[str, Mapping[str, int]]) -> str:
+    names = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss", against.SINGLE: "from 1 seed", "not run": "not run"}
+    sides = {"MI": "MI rows", "additive": "Additive baselines"}
+    return "".join(
+        f'<div><span>{sides[side]}</span><ul class="tiles" aria-label="{sides[side]} of the paper by verdict">'
+        + "".join(f'<li class="{markup.slug(key)}"><b>{count[key]}</b> {name}</li>' for key, name in names.items())
+        + "</ul></div>"
+        for side, count in tally.items()
+    )
 
 
 def _warnings(warnings: Sequence[str]) -> str:
@@ -56,43 +103,57 @@ def _warnings(warnings: Sequence[str]) -> str:
     return f'<section id="warnings" class="warnings"><h2>⚠ Warnings ({len(warnings)})</h2><ul>{items}</ul></section>'
 
 
-OVERVIEW = "Each row's number in the paper and ours; the same numbers stand in the tables below."
-FIGURE_1 = "Gradient norms, validation curves and hidden activations; their numbers stand in the tables below."
-
-
-def _exploratory(view: View, drawn: Mapping[str, bytes]) -> str:
-    head = (
-        f'<h2 id="{markup.slug(EXPLORATORY)}">{html.escape(EXPLORATORY)}</h2><p class="note">{html.escape(claims.about(view))}</p>'
+def _section(section: Section, drawn: Mapping[str, bytes]) -> str:
+    title = html.escape(section.title)
+    head = f'<h2 id="{markup.slug(section.title)}">{title}</h2><p class="note">{html.escape(section.note)}</p>'
+    pictures = "".join(
+        _picture(drawn, one.name, one.title, one.caption, "wide " if one.wide else "", True) for one in section.pictures
     )
-    inside = "".join(_html_table(table, 3) for table in exploratory_tables(view))
-    return head + _picture(drawn, "figure-1", "Figure 1", FIGURE_1, "wide ") + inside
+    below = "".join(_html_table(table, 3) for table in (claims.details(section), *section.tables) if table.rows)
+    return f"<section>{head}{pictures}{below}</section>"
 
 
-def _picture(drawn: Mapping[str, bytes], name: str, label: str, alt: str, kind: str = "") -> str:
+def _picture(drawn: Mapping[str, bytes], name: str, label: str, alt: str, kind: str = "", caption: bool = False) -> str:
     if f"{name}.svg" not in drawn:
         return ""
     light, dark = (
         f"data:image/svg+xml;base64,{base64.b64encode(drawn[one]).decode()}" for one in (f"{name}.svg", f"{name}-dark.svg")
     )
+    words = f'<figcaption class="note">{html.escape(f"{label}. {alt}")}</figcaption>' if caption else ""
     return (
-        f'<figure class="overview {kind}box" role="region" tabindex="0" aria-label="{label}"><picture>'
+        f'<figure class="overview {kind}box" role="region" tabindex="0" aria-label="{html.escape(label)}"><picture>'
         f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{alt}"></picture></figure>'
+        f'<img src="{light}" alt="{html.escape(alt)}"></picture>{words}</figure>'
+    )
+
+
+def _folded(table: Table) -> str:
+    """A table, or one line if nothing of it was run."""
+    if any("idle" not in row[0].kind and "cited" not in {cell.text for cell in row} for row in table.rows):
+        return _html_table(table)
+    count = f"{len(table.rows)} numbers in the paper, " if table.rows else ""
+    inner = _grid(table)
+    slug = markup.slug(table.title)
+    return (
+        f'<details id="{slug}-folded"><summary id="{slug}"><b>{html.escape(table.title)}</b>: {count}nothing run</summary>'
+        f'<p class="note">{html.escape(table.note)}</p>{inner}</details>'
     )
 
 
 def _html_table(table: Table, level: int = 2) -> str:
-    slug = markup.slug(table.title)
+    head = f'<h{level} id="{markup.slug(table.title)}">{html.escape(table.title)}</h{level}>'
+    return f'<section>{head}<p class="note">{html.escape(table.note)}</p>{_grid(table)}</section>'
+
+
+def _grid(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.header)
     body = "".join(_html_row(row) for row in table.rows)
-    inner = (
-        f'<div class="box" role="region" tabindex="0" aria-labelledby="{slug}"><table>'
+    return (
+        f'<div class="box" role="region" tabindex="0" aria-labelledby="{markup.slug(table.title)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         if table.rows
         else "<p>Nothing has been run.</p>"
     )
-    head = f'<h{level} id="{slug}">{html.escape(table.title)}</h{level}>'
-    return f'<section>{head}<p class="note">{html.escape(table.note)}</p>{inner}</section>'
 
 
 def _html_row(row: Sequence[Cell]) -> str:

@@ -2,26 +2,43 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from multint.paper.numbers import Metric, metric
-from multint.paper.records import Group
+from multint.paper.experiment import Metric
+from multint.paper.numbers import Printed, printing
+from multint.paper.record import Data, Record
+from multint.paper.records import Group, Scores
 
 NONE = "—"
 
 
-def ours(group: Group) -> str:
+def how(metric: Metric) -> Printed:
+    return printing(metric.name, metric.unit, metric.lower)
+
+
+def ours(found: Scores) -> str:
     """Mean ± sample standard deviation over seeds, one decimal more than the paper prints."""
-    bad = sum(not math.isfinite(value) for value in group.values)
+    bad = sum(not math.isfinite(value) for value in found.values)
     if bad:
-        return f"diverged ({bad} of {len(group.runs)})"
-    digits = metric(group.one.metric).digits + 1
-    return f"{group.mean:.{digits}f}" + (f" ± {group.std:.{digits}f}" if group.std is not None else "")
+        return f"diverged ({bad} of {len(found.values)})"
+    digits = how(found.metric).digits + 1
+    return f"{found.mean:.{digits}f}" + (f" ± {found.std:.{digits}f}" if found.std is not None else "")
+
+
+def lead(mi: Scores, plain: Scores) -> str:
+    """``ahead``, ``behind`` or ``level``: a difference inside the spread over seeds is no lead."""
+    gap = mi.mean - plain.mean
+    if not math.isfinite(gap):
+        return "diverged"
+    spread = max(side.std or 0.0 for side in (plain, mi))
+    if abs(gap) < max(spread, 10 ** -(how(mi.metric).digits + 1) / 2):
+        return "level"
+    return "ahead" if (gap < 0) == mi.metric.lower else "behind"
 
 
 def duration(seconds: Any) -> str:
-    """Seconds in the unit a reader would use.
+    """Seconds in the unit that suits them.
 
     >>> duration(61.2), duration(754), duration(15000), duration(None)
     ('61 s', '12.6 min', '4.2 h', '—')
@@ -42,33 +59,6 @@ def stds(means: Sequence[float]) -> str:
     return f"{statistics.pstdev(means):.4f} (population), {statistics.stdev(means):.4f} (sample)"
 
 
-def apart(values: Sequence[float]) -> float:
-    """The largest minus the smallest; not a number if one of them is none."""
-    return max(values) - min(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def log(value: float) -> str:
-    """A log norm and the norm.
-
-    >>> log(-9.21), log(-math.inf)
-    ('−9.21 (1.0e-04)', '−∞ (0)')
-    """
-    size = "0" if value == -math.inf else f"{math.exp(min(value, 700.0)):.1e}"
-    return f"{value:.2f} ({size})".replace("-", "−", value < 0).replace("inf", "∞")
-
-
-def ratio(wx: float, uh: float) -> float:
-    return wx / uh if uh > 0 else math.inf
-
-
-def shares(saturated: float, near_zero: float | None) -> str:
-    return f"|h| > 0.9: {100 * saturated:.1f} %" + ("" if near_zero is None else f"; |h| < 0.1: {100 * near_zero:.1f} %")
-
-
-def name(group: Group) -> str:
-    return ", ".join([group.one.recipe, *map(str, group.one.changed)])
-
-
 def raw(value: Any, digits: int | None) -> str:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return NONE
@@ -81,10 +71,6 @@ def gap(gap: float, digits: int) -> str:
     return f"{gap:+.{digits}f}".replace("-", "−") if math.isfinite(gap) else NONE
 
 
-def arrow(how: Metric) -> str:
-    return f"{how.label} {'↓' if how.lower else '↑'}"
-
-
 def seeds(group: Group) -> str:
     seeds = ", ".join(str(run.seed) for run in group.runs if run.seed is not None)
     return f"{len(group.runs)} ({seeds})" if seeds else str(len(group.runs))
@@ -95,9 +81,34 @@ def each(group: Group, name: str, show: Callable[[Any], str]) -> str:
     return "; ".join(show(value) for value in found) or NONE
 
 
-def corpus(corpus: str, stands_for: Any) -> str:
-    return f"{corpus} (stand-in for {stands_for})" if stands_for else corpus
+def data(data: Data) -> str:
+    name = f"{data.name} (stand-in for {data.stands_for})" if data.stands_for else data.name
+    return f"{name}, {data.form}" if data.form else name
 
 
-def protocols(runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.get("protocols") or {}))
+def result(run: Record) -> str:
+    """The main result with what it is."""
+    one = run.main
+    where = ", ".join(filter(None, (one.dataset if one.dataset != run.data.name else "", one.split)))
+    return f"{raw(one.value, how(one.metric).digits + 1)} {how(one.metric).label} ({where})"
+
+
+def validation(run: Record) -> str:
+    if run.selected_by is None:
+        return NONE
+    return f"{raw(run.selected_by.value, how(run.selected_by.metric).digits + 1)} {how(run.selected_by.metric).label}"
+
+
+def speed(runs: Iterable[Record]) -> str:
+    """Mean work per second, in each unit."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.throughput:
+            found.setdefault(run.throughput.unit, []).append(run.throughput.value)
+    return "; ".join(f"{raw(statistics.fmean(values), 0)} {unit}/s" for unit, values in found.items()) or NONE
+
+
+def protocols(runs: Iterable[Record]) -> list[str]:
+    """The protocols that main metrics were taken by, without those of a single one."""
+    found = dict.fromkeys(one.protocol for run in runs for one in run.results if one.metric.name == run.main.metric.name)
+    return [name for name in found if name]
