@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a new machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
 # the shape checker, which tracers (torch.compile, export) cannot see through: tests marked `traced` run without it
@@ -34,7 +34,7 @@ test-checked: setup
 test-traced: setup
 	$(BIN)/python -m pytest -n 2 -m traced
 
-# docs/equations.md and the pointwise C++ are printed from cells.py; a test keeps them fresh
+# docs/equations.md and the pointwise C++ are printed from cells.py; a test compares them
 equations: setup
 	$(BIN)/python -m multint.scan.generate
 
@@ -66,7 +66,7 @@ wheel: setup
 	PYTHONPATH=build/check $(BIN)/python -c 'import torch; from multint.scan import build; assert build.SHIPPED.exists(), build.SHIPPED; torch.ops.load_library(build.library())'
 	rm -rf build
 
-# tables and figures of README and docs from the records; a test keeps them fresh
+# tables and figures of README and docs from the records; a test compares them
 results: setup
 	$(BIN)/multint report --refresh README.md --refresh docs/results.md
 	cp results/figures/figure-1.svg docs/_static/figure-1.svg

@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import importlib
+import itertools
 import pkgutil
 import re
 import shlex
@@ -13,12 +14,14 @@ from pathlib import Path
 import click
 import pytest
 import torch
+from test_architecture import LIBRARY, MAY_IMPORT
 
 import multint
-from multint.paper import experiments, overrides, records, report
-from multint.paper.__main__ import main
-from multint.paper.charlm import task
-from multint.paper.experiments import RECIPES
+from multint.paper import experiments, overrides, record, report, reproduce, session
+from multint.paper.__main__ import main, own_options
+from multint.paper.charlm.recipes import RECIPES as CHARLM
+from multint.paper.experiment import Metric, Result
+from multint.paper.overrides import RecipeError
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -77,53 +80,108 @@ def commands(page: Path) -> list[list[str]]:
     return found
 
 
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The experiment of docs/own-experiment.md where ``--experiment parity`` can import it."""
+    ((_, code), *_) = python_blocks(DOCS / "own-experiment.md")
+    (tmp_path / "parity.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(experiments, "added", [])
+
+
 def parsed(words: list[str]) -> click.Context:
     """What click makes of a command line, short of running it; a word it does not know is a UsageError."""
     command: click.Command = main
     name: str | None = "multint"
     while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(click.Context(command), words)
+        context = click.Context(command)
+        given, words, _ = command.make_parser(context).parse_args(list(words))
+        experiments.added += given.get("experiment", [])
+        name, found, words = command.resolve_command(context, words)
         command = found or command
     return command.make_context(name, list(words))
 
 
+def understood(words: list[str]) -> None:
+    """Refuse a command line with an option, a recipe, a row or a setting that does not exist or that does nothing."""
+    given = parsed(words).params
+    further = list(given.get("words", ()))
+    more = list(itertools.takewhile(lambda word: not word.startswith("-"), further))  # further recipes of a sweep
+    options = further[len(more) :]
+    if "run" in given and options:
+        own_options("charlm", options)
+    if "scale" in given:
+        reproduce.rows(given["row"], given["scale"])
+    patterns = [given["recipe"], *more] if "recipe" in given else [given["pattern"]] if "pattern" in given else []
+    for recipe in [name for pattern in patterns for name in experiments.matching(pattern)]:
+        own_options(experiments.of(recipe), options)
+        _, base = experiments.find(recipe)
+        changes = given.get("changes", ())
+        overrides.effective(base, changes)
+        for axis in given.get("grid", ()):
+            key, _, values = axis.partition("=")
+            for value in values.split(","):
+                overrides.effective(base, [*changes, f"{key}={value}"])
+
+
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """The commands of a group, those of the experiments among them."""
+    context = click.Context(group)
+    return {name: group.get_command(context, name) for name in group.list_commands(context)}
+
+
 def all_options(command: click.Command = main) -> set[str]:
+    """The options of a command and of those below it, and the experiments' own options of train, sweep and evaluate."""
     own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own |= {name for one in experiments.names() for option in experiments.load(one).options for name in option.opts}
+    inner = subcommands(command).values() if isinstance(command, click.Group) else ()
     return own.union({"--help"}, *(all_options(one) for one in inner))
 
 
 TYPED = [pytest.param(words, id=f"{page.stem}: {' '.join(words)}") for page in SHOWN for words in commands(page)]
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("words", TYPED)
 def test_commands_on_the_pages_are_understood(words):
-    given = parsed(words).params
-    typed = given.get("recipe") or ()
-    for recipe in [name for one in ((typed,) if isinstance(typed, str) else typed) for name in experiments.named(one)]:
-        base = task.DEMO_MILSTM if recipe == "charlm" else RECIPES[task.full(recipe, RECIPES)]
-        overrides.apply(base, given["changes"])
-        for axis in given.get("grid", ()):
-            key, _, values = axis.partition("=")
-            overrides.apply(base, [f"{key}={value}" for value in values.split(",")])
+    understood(words)
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     "words",
-    [["trian", "ptb-rnn"], ["train", "ptb-rnn", "--sede", "1"], ["train"], ["train", "ptb-rnn", "--device", "tpu"]],
+    [
+        ["trian", "ptb-rnn"],
+        ["train", "ptb-rnn", "--sede", "1"],
+        ["train"],
+        ["train", "ptb-rnn", "--device", "tpu"],
+        ["train", "ptb-rrn"],
+        ["train", "ptb-rnn", "--text", "tale.txt"],
+        ["train", "ptb-rnn", "--set", "hiden=8"],
+        ["train", "charlm", "--text", "tale.txt", "--set", "nonlinearity=relu"],
+        ["sweep", "ptb-rnn", "text9-rnn"],
+        ["sweep", "ptb-rnn", "--grid", "rate=0.1,0.2"],
+        ["evaluate", "RUN", "--txt", "tale.txt"],
+        ["reproduce", "ptb-rrn"],
+        ["--experiment", "parrity", "train", "parity/mi"],
+    ],
     ids=" ".join,
 )
 def test_a_command_that_does_not_exist_would_be_noticed(words):
-    with pytest.raises(click.UsageError):
-        parsed(words)
+    with pytest.raises((click.UsageError, RecipeError)):
+        understood(words)
 
 
 TORCHRUN = {"--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--max-restarts"}
 
 
-@pytest.mark.parametrize(
-    "page", [DOCS / "experiments.md", DOCS / "charlm.md", DOCS / "errata.md", DOCS / "results.md"], ids=lambda p: p.name
-)
+PROSE = [
+    ROOT / "README.md",
+    *(DOCS / f"{n}.md" for n in ("experiments", "own-experiment", "exploratory", "charlm", "errata", "results")),
+]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda p: p.name)
 def test_options_named_in_the_prose_exist(page):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
     assert named <= all_options() | TORCHRUN
@@ -132,16 +190,27 @@ def test_options_named_in_the_prose_exist(page):
 def test_commands_are_all_in_the_table_of_commands():
     text = (DOCS / "experiments.md").read_text()
     listed = set(re.findall(r"^\| `multint ([a-z]+(?: list| get| verify)?)", text, re.MULTILINE))
-    there = {name for name, command in main.commands.items() if not isinstance(command, click.Group)}
-    inner = {f"{name} {one}" for name, c in main.commands.items() if isinstance(c, click.Group) for one in c.commands}
+    there = {name for name, command in subcommands(main).items() if not isinstance(command, click.Group)}
+    inner = {
+        f"{name} {one}" for name, group in subcommands(main).items() if isinstance(group, click.Group) for one in subcommands(group)
+    }
     assert listed == there | inner
+
+
+PARTS = {
+    "": record.Record,
+    "data.": record.Data,
+    "results.": Result,
+    "results.metric.": Metric,
+    "throughput.": record.Throughput,
+    "selected_by.": record.Selected,
+}
 
 
 def test_every_setting_and_every_field_of_a_record_is_explained():
     explained = set(re.findall(r"`([\w.]+)`", (DOCS / "experiments.md").read_text()))
-    settings = set(overrides.keys(task.DEMO_MILSTM)) - {"cite", "paper", "note"}  # words about a recipe, not settings of a model
-    assert settings <= explained
-    assert {field.name for field in dataclasses.fields(records.Run)} <= explained
+    assert set(overrides.keys(CHARLM["demo-milstm"])) <= explained
+    assert {f"{prefix}{field.name}" for prefix, kind in PARTS.items() for field in dataclasses.fields(kind)} <= explained
 
 
 def test_environment_variables_named_on_the_pages_are_read_by_the_code():
@@ -152,22 +221,32 @@ def test_environment_variables_named_on_the_pages_are_read_by_the_code():
 
 
 def test_every_recipe_is_on_its_page_with_its_size():
-    for name, recipe in RECIPES.items():
+    for name, recipe in experiments.recipes(experiments.BUILT_IN).items():
         experiment, _, short = name.partition("/")
         text = (DOCS / f"{experiment}.md").read_text()
         assert f"`{short}`" in text, name
         row = next((line for line in text.splitlines() if line.startswith("|") and f"`{short}`" in line), "")
-        if row and task.count(recipe):
-            assert f"| {recipe.hidden} | {task.count(recipe):,} |" in row, name
+        size = experiments.load(experiment).size(recipe)
+        if row and size:
+            assert f"| {recipe.hidden} | {size:,} |" in row, name
+
+
+@pytest.mark.usefixtures("own")
+def test_the_experiment_on_its_page_trains_and_its_model_loads(tmp_path):
+    experiments.added.append("parity")
+    job = session.job("parity/mi", changes=["epochs=1"])
+    trained = session.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
+    assert trained.twin == "parity/plain" and trained.main.metric.name == "right" and trained.updates == 100
+    assert session.load(tmp_path / "runs" / trained.run)(torch.ones(3, 4, 1)).shape == (3, 2)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "results.md"], ids=lambda page: page.name)
 def test_results_are_those_of_the_records(page):
     text = page.read_text()
     body = report.markdown(ROOT / "results", brief=page.name == "README.md")
-    fresh = report.refreshed(text, body, page.name)  # also that the markers are there
-    if (ROOT / "results" / records.RECORDS).exists():
-        assert text == fresh, "run: make results"
+    renewed = report.refreshed(text, body, page.name)  # also that the markers are there
+    if (ROOT / "results" / record.RECORDS).exists():
+        assert text == renewed, "run: make results"
 
 
 def test_the_figure_on_the_pages_is_that_of_the_records(tmp_path):
@@ -178,6 +257,19 @@ def test_the_figure_on_the_pages_is_that_of_the_records(tmp_path):
 
 
 # ---- pages ----
+
+
+def test_the_rooms_on_the_page_are_those_that_the_architecture_test_holds():
+    """Room by room: what it may import. "The library" stands for the public names of multint."""
+    rows = re.findall(r"^\| `([\w/]+?)(?:\.py|/)` \| .*? \| (.*?) \|", (DOCS / "design.md").read_text(), re.MULTILINE)
+    shown = {room: set(may.split(", ")) - {"–"} for room, may in rows}
+    held = {
+        room.removeprefix("paper."): {"the library" if one == "public" else one.removeprefix("paper.") for one in may}
+        for room, may in MAY_IMPORT.items()
+        if room in LIBRARY or room.startswith("paper.")
+    }
+    del held["__init__"]
+    assert shown == held
 
 
 MODULES = [multint.__name__, *(found.name for found in pkgutil.walk_packages(multint.__path__, "multint."))]

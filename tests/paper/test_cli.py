@@ -139,7 +139,7 @@ def test_the_same_command_again_does_not_train_again(text):
         (["train", "ptb-mirnn", "--text", "tale.txt"], "Options of exploratory: none"),
         (["train", "demo-lstm", "--bytes"], "--bytes says how --text is read"),
         (["train", "demo-lstm", "--set", "note=mine"], "no setting 'note'"),
-        (["train", "demo-lstm", "--set", "nonlinearity=relu"], "nonlinearity=relu changes nothing: a lstm has gates"),
+        (["train", "demo-lstm", "--set", "nonlinearity=relu"], "nonlinearity=relu changes nothing: cell=lstm has gates"),
         (["train", "demo-lstm", "--set", "reset_every=5"], "reset_every=5 changes nothing: without carry=true"),
         (["train", "demo-lstm", "--set", "alpha=5"], "start.alpha=5 changes nothing: integration=additive has no such vector"),
         (
@@ -148,6 +148,7 @@ def test_the_same_command_again_does_not_train_again(text):
         ),
         (["--experiment", "nowhere", "recipes"], "cannot import the experiment nowhere"),
         (["--experiment", "json", "recipes"], "json has no EXPERIMENT"),
+        (["--experiment", "nowhere", "--help"], "cannot import the experiment nowhere"),
         (["evaluate", "nowhere"], "there is no nowhere/model.json"),
         (["export", "nowhere", "out"], "there is no nowhere/record.json"),
         (["sample", "nowhere"], "there is no nowhere/model.json"),
@@ -164,6 +165,7 @@ def test_the_same_command_again_does_not_train_again(text):
         (["reproduce", "wsj-*"], "no row of scale laptop matches wsj-*; there are ptb-rnn, "),
         (["reproduce", "--seeds", "x"], "--seeds takes whole numbers"),
         (["sweep", "demo-lstm", "--engine", "submitit", "--minutes", "5"], "--minutes is for runs on this machine"),
+        (["reproduce", "--engine", "submitit", "--hours", "5"], "--hours is for runs on this machine"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(home, words, message):
@@ -263,7 +265,8 @@ def test_a_sweep_that_runs_out_of_time_stops_its_runs_and_the_same_command_conti
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_sweep_forwards_a_signal_to_its_runs_and_waits_for_them(text, number):
     words = ["sweep", "charlm", "--text", text, "--seeds", "0,1,2", "--jobs", "2", "--device", "cpu", *SET]
-    words = [sys.executable, "-m", "multint.paper", *map(str, words), "--set", "schedule.updates=100000"]
+    endless = ["--set", "schedule.updates=100000", "--set", "schedule.stop_after=none", "--set", "schedule.halve_after=none"]
+    words = [sys.executable, "-m", "multint.paper", *map(str, words), *endless]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as sweep:
         until = time.monotonic() + 120
         while len({path.parent for path in Path("runs").rglob("0*.safetensors")}) < 2 and time.monotonic() < until:
@@ -322,6 +325,14 @@ def test_a_sweep_can_be_sent_through_submitit(text):
     done = call(*words)
     assert done.exit_code == 0, done.output
     assert {r["config"]["hidden"] for r in records()} == {6, 7}
+
+
+def test_a_job_that_slurm_ended_is_a_failed_run():
+    class Killed:
+        def result(self):
+            raise RuntimeError("the job was killed\nwith its output")
+
+    assert sweeps._result(Killed()) == (1, "the job was killed")
 
 
 def test_python_m_is_the_same_program():

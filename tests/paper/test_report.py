@@ -58,7 +58,8 @@ def test_every_row_of_both_tables_is_shown_when_nothing_was_run(tmp_path):
     sections = claims.sections(view)
     mine = sum(len(one.claims) for one in sections), sum(len(one.rows) for one in sections), 10
     assert text.count('<th scope="row"') == len(ROWS) + 2 * mine[0] + mine[1] + mine[2]
-    assert text.count("<details ") == 9 + 2, "the panels, and MI beside its twins at two sizes"
+    assert text.count("<details>") == 9 + 2, "the panels, and MI beside its twins at two sizes"
+    assert "Of the 41 numbers that the paper reports as its own, none has been run at its size." in text
     assert result.warnings == ("runs.jsonl: not there yet; nothing has been run",)
     assert [path.name for path in result.figures if path.suffix == ".png"] == ["figure-1.png", "figure-2a.png", "figure-2b.png"]
 
@@ -697,8 +698,8 @@ def test_every_link_on_the_page_leads_somewhere_and_no_place_is_named_twice(resu
 
 def test_what_records_say_cannot_leave_its_place(results, tmp_path):
     evil = f"{EVIL}-s0-made-up"
-    told = report.Focus([evil], {evil: EVIL}, EVIL)
-    for look in ((), told):
+    shown = report.Focus([evil], {evil: EVIL}, EVIL)
+    for look in ((), shown):
         text = report.build(results, tmp_path / "page.html", look).page.read_text()
         assert "<script>alert" not in text
         data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
@@ -786,6 +787,8 @@ def test_names_alone_are_a_focus_and_give_its_sentence(tmp_path):
     write(tmp_path, [demo("lstm", 2.1), demo("milstm", 2.0)])
     text = report.build(tmp_path, tmp_path / "page.html", names).page.read_text()
     assert "charlm/demo-milstm is ahead of charlm/demo-lstm by 0.100: 2.000 against 2.100 BPC (1 seed each)." in text
+    folded = re.findall(r"<summary[^>]*><b>(.*?)</b>", text)
+    assert {"Claim by claim", "Table 1: text8", "§3.1 Exploratory experiments", "§3.4 Skip-thought vectors"} <= set(folded)
 
 
 @pytest.mark.parametrize("value, words", [(2.0, "is ahead of"), (2.2, "is behind"), (2.1, "are level")])

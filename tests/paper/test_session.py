@@ -1,17 +1,15 @@
 """A run from its name to its record: killed, continued, finished once, on several processes."""
 
-import csv
 import importlib.util
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from killing import assert_same_to_the_bit, curve, final, killed_twenty_times
 from safetensors.torch import load_file
 
 from multint.paper import engine, session
@@ -30,57 +28,13 @@ def train(text, root, *changes, seed=0, **settings):
     return session.train(job(text, *changes, seed=seed), root / "runs", root / "results", device="cpu", **settings)
 
 
-def final(runs):
-    """Everything in the last checkpoint of the one run in a folder."""
-    (path,) = runs.rglob("000000060.safetensors")
-    return load_file(path)
-
-
-def curve(root):
-    (path,) = (root / "runs").rglob("curve.csv")
-    with path.open() as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
-def in_a_child(action, kill_after=None):
-    """Run ``action`` in a forked process, killed without warning after some seconds; returns whether it ended by itself."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            action()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
-
-
 @pytest.mark.parametrize("options", [["carry=false", "schedule.linear=true"], ["carry=true", "reset_every=7", "dropout=0.3"]])
 def test_killed_at_twenty_random_moments_and_continued_the_weights_are_the_same_to_the_bit(text, tmp_path, options):
     straight, torn = tmp_path / "straight", tmp_path / "torn"
     began = time.perf_counter()
     train(text, straight, *options, save_every=0.0)
-    length = time.perf_counter() - began
-    moments = random.Random(1)
-    kills = 0
-    while kills < 20:
-        # late enough to get somewhere, early enough to be killed: a run that ends by itself starts again
-        if in_a_child(lambda: train(text, torn, *options, save_every=0.0), moments.uniform(0.0, 0.3) * length):
-            for path in sorted(torn.rglob("*"), reverse=True):
-                path.unlink() if path.is_file() else path.rmdir()
-        kills += 1
-    train(text, torn, *options, save_every=0.0)
-    ours, theirs = final(torn / "runs"), final(straight / "runs")
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
-    assert curve(torn) == curve(straight)
+    assert killed_twenty_times(lambda: train(text, torn, *options, save_every=0.0), torn, time.perf_counter() - began) > 1
+    assert_same_to_the_bit(torn, straight)
 
 
 def test_a_finished_run_is_looked_at_not_trained_again(text, tmp_path):

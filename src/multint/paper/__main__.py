@@ -7,7 +7,8 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,22 @@ class Commands(click.Group):
         every = (command for one in experiments.names() for command in experiments.load(one).commands) if found is None else ()
         return next((command for command in every if command.name == name), found)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with one_line(ctx):  # --help lists the experiments' commands
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with one_line(ctx):
             return super().invoke(ctx)
-        except (RecipeError, RunError, DataError) as error:
-            click.echo(f"multint: {error}", err=True)
-            ctx.exit(Stopped.CODE if isinstance(error, Stopped) else 2)
+
+
+@contextmanager
+def one_line(ctx: click.Context) -> Iterator[None]:
+    try:
+        yield
+    except (RecipeError, RunError, DataError) as error:
+        click.echo(f"multint: {error}", err=True)
+        ctx.exit(Stopped.CODE if isinstance(error, Stopped) else 2)
 
 
 def add(ctx: click.Context, option: click.Parameter, modules: tuple[str, ...]) -> None:
@@ -49,7 +60,13 @@ def add(ctx: click.Context, option: click.Parameter, modules: tuple[str, ...]) -
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--experiment", multiple=True, metavar="MODULE", callback=add, expose_value=False, help="A module with an experiment of yours."
+    "--experiment",
+    multiple=True,
+    metavar="MODULE",
+    callback=add,
+    expose_value=False,
+    is_eager=True,  # before --help, which lists its commands
+    help="A module with an experiment of yours.",
 )
 def main() -> None:
     """Multiplicative Integration: train, evaluate and report the paper's models."""
@@ -161,7 +178,10 @@ def train(
 
 
 def summary(record: Record) -> str:
-    results = ", ".join(" ".join(filter(None, (one.metric.unit, one.protocol, f"{one.value:.3f}"))) for one in record.results)
+    by_unit: dict[str, list[str]] = {}
+    for one in record.results:
+        by_unit.setdefault(one.metric.unit, []).append(" ".join(filter(None, (one.protocol, f"{one.value:.3f}"))))
+    results = ", ".join(f"{unit} {', '.join(values)}" for unit, values in by_unit.items())
     printed = numbers.printed_for(record.row) if record.row and record.scale == "paper" else []
     paper = f"; the paper has {', '.join(printed)}" if printed else ""
     return (
@@ -199,9 +219,7 @@ def export(run: Path, out: Path) -> None:
 @click.option("--seeds", default="0", show_default=True, help="Comma-separated.")
 @click.option("--jobs", default=1, show_default=True, type=COUNT, help="Runs at a time.")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Then no run is started, and those that go on stop at a checkpoint.")
-@click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", help="submitit sends runs to SLURM.")
-@click.option("--partition", help="SLURM partition, with --engine submitit.")
-@options("set", "data", "runs", "results", "device", "precision")
+@options("engine", "partition", "set", "data", "runs", "results", "device", "precision")
 @further
 def sweep(
     recipe: str,
@@ -219,8 +237,7 @@ def sweep(
 
     Finished runs are not repeated, so the same command continues a sweep.
     """
-    if minutes is not None and engine != "local":
-        raise RecipeError("--minutes is for runs on this machine; SLURM has limits of its own")
+    deadline = _deadline("--minutes", minutes and 60 * minutes, engine)
     more = list(itertools.takewhile(lambda word: not word.startswith("-"), words))  # further recipes come before options
     own = words[len(more) :]
     names = list(dict.fromkeys(name for pattern in (recipe, *more) for name in experiments.matching(pattern)))
@@ -235,13 +252,21 @@ def sweep(
         )
         for one in points
     ]
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
     failed, left = sweeps.run(points, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
     _sweep_table([paths["runs"] / run for run in runs], points)
     if failed:
         raise RunError(f"{failed} of {len(points)} runs failed; their messages are above, and the same command repeats them")
     if left:
         raise Stopped(f"{left} of {len(points)} runs are not finished; the same command continues them")
+
+
+def _deadline(option: str, seconds: float | None, engine: str) -> float | None:
+    """On the monotonic clock."""
+    if seconds is None:
+        return None
+    if engine != "local":
+        raise RecipeError(f"{option} is for runs on this machine; SLURM has limits of its own")
+    return time.monotonic() + seconds
 
 
 def _sweep_table(folders: Sequence[Path], points: Sequence[sweeps.Point]) -> None:
@@ -264,18 +289,27 @@ def _sweep_table(folders: Sequence[Path], points: Sequence[sweeps.Point]) -> Non
 @click.option("--hours", type=click.FloatRange(min=0), help="Then no run is started, and those that go on stop at a checkpoint.")
 @click.option("--jobs", type=COUNT, help="Runs at a time (default: one for every core, one on a GPU).")
 @click.option("--dry-run", is_flag=True, help="Print the plan and train nothing.")
-@options("data", "runs", "results", "device", "precision")
+@options("engine", "partition", "data", "runs", "results", "device", "precision")
 def reproduce(
-    row: tuple[str, ...], scale: str, seeds: str, hours: float | None, jobs: int | None, dry_run: bool, **paths: Any
+    row: tuple[str, ...],
+    scale: str,
+    seeds: str,
+    hours: float | None,
+    jobs: int | None,
+    dry_run: bool,
+    engine: str,
+    partition: str | None,
+    **paths: Any,
 ) -> None:
     """Test the paper: train what its rows need, and build the report.
 
-    ROW is a row or a pattern, as 'ptb-*' or 'text8-milstm'; all rows if none is given. Prints the plan first: the runs, those that
-    are finished, and the time they take here. Finished runs are not repeated, so the same command continues.
+    ROW is a row or a pattern, as 'ptb-*' or 'text8-milstm'; all rows if none is given. An MI row brings its additive twin. Prints
+    the plan first: the runs, those that are finished, and the time they take here. Finished runs are not repeated, so the same
+    command continues.
     """
-    from multint.paper import report as page
     from multint.paper import reproduce as plans
 
+    deadline = _deadline("--hours", hours and 3600 * hours, engine)  # measuring counts too
     numbers = sweeps.seeds_of(seeds)
     cores = os.cpu_count() or 1
     at_a_time = jobs or (1 if paths["device"] == "cuda" or plans.has_gpu(paths["device"]) else cores)
@@ -284,14 +318,13 @@ def reproduce(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    planned = plans.plan(row, scale, numbers, options=words, threads=max(1, cores // at_a_time), say=say, **paths)
+    planned = plans.plan(row, scale, numbers, options=words, jobs=at_a_time, say=say, **paths)
     for line in plans.listing(planned, at_a_time):
         click.echo(line)
     if dry_run:
         return
-    deadline = None if hours is None else time.monotonic() + 3600 * hours
-    failed, left = plans.train(planned, at_a_time, say, deadline, sys.stderr.isatty())
-    click.echo(f"report: {page.build(paths['results'], paths['results'] / 'report.html').page}")
+    failed, left = plans.train(planned, at_a_time, engine, partition, say, deadline, sys.stderr.isatty())
+    click.echo(f"report: {_report(paths['results'], paths['results'] / 'report.html')}")
     if failed:
         raise RunError(f"{failed} runs failed; their messages are above, and the same command repeats them")
     if left:
@@ -307,17 +340,21 @@ def reproduce(
 @click.option("--refresh", multiple=True, type=click.Path(path_type=Path), help="Also renew the tables in this Markdown file.")
 def report(results: Path, out: Path | None, refresh: tuple[Path, ...]) -> None:
     """One HTML page from the records, the paper's numbers beside ours."""
+    click.echo(f"{_report(results, out or results / 'report.html', refresh)}")
+
+
+def _report(results: Path, out: Path, refresh: Sequence[Path] = ()) -> Path:
     from multint.paper import report as page
 
     try:
-        built = page.build(results, out or results / "report.html")
+        built = page.build(results, out)
         for path in refresh:
             page.refresh(path, results)
     except (OSError, ValueError) as error:
         raise RunError(f"cannot write the report: {error}") from error
     for warning in built.warnings:
         click.echo(f"multint: {warning}", err=True)
-    click.echo(f"{built.page}")
+    return built.page
 
 
 @main.command()

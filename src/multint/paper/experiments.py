@@ -34,8 +34,11 @@ def names() -> list[str]:
 def load(name: str) -> Experiment:
     known = modules()
     if name not in known:
-        raise RecipeError(f"no experiment {name!r}; there are {', '.join(known)}")
-    return _imported(known[name])
+        raise RecipeError(f"no experiment {name!r}; there are {', '.join(known)}; name the module of another with --experiment")
+    found = _imported(known[name])
+    if found.name != name:
+        raise RecipeError(f"the entry point {name!r} is of the experiment {found.name!r}; they need the same name")
+    return found
 
 
 @cache
@@ -44,7 +47,8 @@ def _imported(module: str) -> Experiment:
     try:
         found = getattr(importlib.import_module(path), attribute or "EXPERIMENT", None)
     except ImportError as error:
-        raise RecipeError(f"cannot import the experiment {path}: {error}; name an installed module") from error
+        way_out = "install its package, or run python -m multint.paper in the folder of its file"
+        raise RecipeError(f"cannot import the experiment {path}: {error}; {way_out}") from error
     if not isinstance(found, Experiment):
         raise RecipeError(f"{path} has no {attribute or 'EXPERIMENT'} that is a multint.paper.experiment.Experiment")
     return found

@@ -7,24 +7,24 @@ from multint.paper import session
 from multint.paper.record import Record
 from multint.paper.runs import RunError, read_json, write_json
 from multint.paper.session import ABOUT, WEIGHTS
+from multint.publish import publish, replacing, temporary
 
 __all__ = ["export"]
 
 
 def export(run: Path, out: Path) -> Path:
-    """Write the folder ``out`` from a finished run. It is complete when it has its name; a folder that exists is left alone."""
+    """Write the folder ``out`` from a finished run. It gets its name when it is complete; a folder that exists stays as it is."""
     found = session.read(run)
     if out.exists():
         raise RunError(f"{out} exists already; name a folder that does not, or remove it")
-    work = out.with_name(f".{out.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
+    work = temporary(out)
     try:
         work.mkdir(parents=True)
-        about = {key: value for key, value in read_json(run / ABOUT).items() if key != "given"}  # no paths of this machine
-        write_json(work / ABOUT, about)
-        shutil.copyfile(run / WEIGHTS, work / WEIGHTS)
-        (work / "README.md").write_text(card(found, out.name), encoding="utf-8")
-        work.rename(out)
+        write_json(work / ABOUT, {key: value for key, value in read_json(run / ABOUT).items() if key != "given"})  # a path here
+        for name, body in ((WEIGHTS, (run / WEIGHTS).read_bytes()), ("README.md", card(found, out.name).encode())):
+            with replacing(work / name) as file:
+                file.write(body)
+        publish(work, out)
     except OSError as error:
         raise RunError(f"cannot write {out}: {error.strerror}; name another folder") from error
     finally:

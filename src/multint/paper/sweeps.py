@@ -103,7 +103,7 @@ def execute(
 ) -> tuple[int, str]:
     """One run in a process of its own, one of several on this machine: its exit code and last line.
 
-    At ``deadline``, on the monotonic clock, or at a signal, the run is told to stop at a checkpoint; after that none is started.
+    At ``deadline``, on the monotonic clock, or at a signal, the run stops at a checkpoint; after that none is started.
     """
     signals = signals or Signals()
     if signals.stopping or (deadline is not None and time.monotonic() >= deadline):
@@ -159,4 +159,13 @@ def _results(
     if partition is not None:
         executor.update_parameters(slurm_partition=partition)
     for job in executor.map_array(execute, commands):
-        yield job.result()
+        yield _result(job)
+
+
+def _result(job: Any) -> tuple[int, str]:
+    """What ``execute`` returned in a job of submitit."""
+    try:
+        code, line = job.result()
+    except RuntimeError as error:  # the job was killed, or its time was over
+        return 1, str(error).partition("\n")[0]
+    return code, line

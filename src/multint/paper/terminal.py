@@ -26,6 +26,8 @@ def options(*names: str) -> Callable[[Any], Any]:
         "results": click.option("--results", type=path, default=Path("results"), help="Where records go."),
         "device": click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto"),
         "set": click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Override any setting of the recipe."),
+        "engine": click.option("--engine", type=click.Choice(["local", "submitit"]), default="local", help="submitit: SLURM."),
+        "partition": click.option("--partition", help="SLURM partition, with --engine submitit."),
         "precision": click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32"),
     }
 
@@ -82,10 +84,12 @@ class Bar(Lines):
     """A live line with epoch, loss, speed and time left; a line at every evaluation stays."""
 
     def __init__(self) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Rich
 
-        self.rich = Rich(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), transient=True)
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        self.rich = Rich(*columns, console=Console(stderr=True), transient=True)
         self.bar = self.rich.add_task("epoch 0", total=1.0, text="")
         self.rich.start()
 
@@ -100,4 +104,4 @@ class Bar(Lines):
         self.rich.update(self.bar, completed=share, description=f"epoch {progress.epoch} update {progress.update}", text=text)
 
     def say(self, line: str) -> None:
-        self.rich.console.print(line)
+        self.rich.console.print(line, markup=False, highlight=False)

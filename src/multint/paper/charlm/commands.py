@@ -62,17 +62,19 @@ def demo_command(seed: int, changes: tuple[str, ...], runs: Path, results: Path)
     from multint.paper import report
 
     torch.set_num_threads(1)  # the products of a step are small: threads would wait for each other
-    click.echo("Four models learn to predict the next character of Python's own documentation, a quarter of a minute each.")
+    click.echo("Two RNNs and two LSTMs learn to predict the next character of Python's documentation. One of each multiplies (MI).")
     found: dict[str, Record] = {}
     for name in DEMO:
         job = session.job(f"charlm/{name}", seed, changes)
         recipe: Any = job.recipe
-        click.echo(f"{NAMES[name]}: {recipe.hidden} units")
+        click.echo(f"\n{NAMES[name]}: {recipe.hidden} units, learning rate {recipe.schedule.lr:g}")
         with watching() as watcher:
             one = session.train(job, runs, results, device="cpu", watcher=watcher)
         assert one is not None  # there is one process
         found[name] = one
-    click.echo(report.compare(list(found.values())))
+    click.echo(f"\n{'':8} test BPC  parameters  seconds")
+    for name, one in found.items():
+        click.echo(f"{NAMES[name]:8} {one.main.value:8.3f} {one.parameters:11,} {one.seconds:8.0f}")
     samples = {name: "".join(write(runs / found[name].run, "The ", 300, 0.7)) for name in ("demo-rnn", "demo-mirnn")}
     for name, text in samples.items():
         click.echo(f"\n--- {NAMES[name]} writes:\n{text}")

@@ -60,15 +60,15 @@ class CharLM(Recipe):
     def idle(self) -> Mapping[str, str]:
         found = {}
         if self.cell not in MI:
-            found["integration"] = f"a {self.cell} has no choice of integration"
+            found["integration"] = f"cell={self.cell} has no choice of integration"
         if self.cell not in BOUNDED:
-            found["nonlinearity"] = f"a {self.cell} has gates with nonlinearities of their own"
+            found["nonlinearity"] = f"cell={self.cell} has gates with nonlinearities of their own"
         if self.cell != "gru":
-            found["reset_after"] = f"a {self.cell} has no reset gate"
+            found["reset_after"] = f"cell={self.cell} has no reset gate"
         if not self.carry:
             found["reset_every"] = "without carry=true every sequence starts from zero"
         if not self.multiplies or self.integration == "simple":
-            form = f"integration={self.integration}" if self.cell in MI else f"a {self.cell}"
+            form = f"integration={self.integration}" if self.cell in MI else f"cell={self.cell}"
             found |= {f"start.{name}": f"{form} has no such vector" for name in ("alpha", "beta1", "beta2")}
         if self.schedule.linear:
             found |= {f"schedule.{name}": "the rate falls linearly" for name in ("halve_after", "min_lr")}
@@ -132,7 +132,7 @@ DEMO = CharLM(
     schedule=Schedule(updates=900, evaluate_every=150, stop_after=None),
     note="a demonstration on the text that ships with Python, not an experiment of the paper",
 )
-DEMO_RATES = {"rnn": 4e-3, "mirnn": 4e-3, "lstm": 1.6e-2, "milstm": 8e-3}
+DEMO_RATES = {"rnn": 4e-3, "mirnn": 4e-3, "lstm": 1.6e-2, "milstm": 1.6e-2}
 
 
 def additive(recipe: CharLM, **changes: object) -> CharLM:

@@ -49,14 +49,14 @@ def html_page(content: Content) -> str:
         "heading": ("h2" if mine else "h1"),
         "summary": html.escape(tables.summary(view)),
         "tiles": _tiles(against.tally(view)),
-        "claims": _html_table(overview),
+        "claims": (_folded if mine else _html_table)(overview),
         "warnings": _warnings(content.warnings),
         "overview": _picture(content.drawn, "paper", "Ours against the paper", OVERVIEW),
         "contents": "".join(
             f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in (*titles, *(t.title for t in after))
         ),
         "tables": "".join(_folded(t) for t in (*panels, *twins[:-1])),
-        "sections": "".join(_section(one, content.drawn) for one in sections),
+        "sections": "".join(_section(one, content.drawn, fold=bool(mine)) for one in sections),
         "costs": "".join(_html_table(t) for t in after),
         "charts": "".join(boxes[own:]) or "<p>No run has left a curve yet.</p>",
         "data": _script_json(charts),
@@ -103,14 +103,23 @@ def _warnings(warnings: Sequence[str]) -> str:
     return f'<section id="warnings" class="warnings"><h2>⚠ Warnings ({len(warnings)})</h2><ul>{items}</ul></section>'
 
 
-def _section(section: Section, drawn: Mapping[str, bytes]) -> str:
-    title = html.escape(section.title)
-    head = f'<h2 id="{markup.slug(section.title)}">{title}</h2><p class="note">{html.escape(section.note)}</p>'
+def _section(section: Section, drawn: Mapping[str, bytes], fold: bool) -> str:
+    """A section with its figures and tables; with ``fold``, one line if nothing of it was run."""
+    title, slug = html.escape(section.title), markup.slug(section.title)
+    details = claims.details(section)
     pictures = "".join(
         _picture(drawn, one.name, one.title, one.caption, "wide " if one.wide else "", True) for one in section.pictures
     )
-    below = "".join(_html_table(table, 3) for table in (claims.details(section), *section.tables) if table.rows)
-    return f"<section>{head}{pictures}{below}</section>"
+    below = "".join(_html_table(table, 3) for table in (details, *section.tables) if table.rows)
+    inside = f'<p class="note">{html.escape(section.note)}</p>{pictures}{below}'
+    if fold and all(_idle(row) for row in details.rows):
+        return f'<details><summary id="{slug}"><b>{title}</b>: nothing run</summary>{inside}</details>'
+    return f'<section><h2 id="{slug}">{title}</h2>{inside}</section>'
+
+
+def _idle(row: Sequence[Cell]) -> bool:
+    """Whether nothing of ours is in a row."""
+    return "idle" in row[0].kind or any(cell.text == "cited" for cell in row)
 
 
 def _picture(drawn: Mapping[str, bytes], name: str, label: str, alt: str, kind: str = "", caption: bool = False) -> str:
@@ -129,14 +138,12 @@ def _picture(drawn: Mapping[str, bytes], name: str, label: str, alt: str, kind: 
 
 def _folded(table: Table) -> str:
     """A table, or one line if nothing of it was run."""
-    if any("idle" not in row[0].kind and "cited" not in {cell.text for cell in row} for row in table.rows):
+    if not all(_idle(row) for row in table.rows):
         return _html_table(table)
-    count = f"{len(table.rows)} numbers in the paper, " if table.rows else ""
-    inner = _grid(table)
-    slug = markup.slug(table.title)
+    slug, count = markup.slug(table.title), f"{len(table.rows)} rows, " if table.rows else ""
     return (
-        f'<details id="{slug}-folded"><summary id="{slug}"><b>{html.escape(table.title)}</b>: {count}nothing run</summary>'
-        f'<p class="note">{html.escape(table.note)}</p>{inner}</details>'
+        f'<details><summary id="{slug}"><b>{html.escape(table.title)}</b>: {count}nothing run</summary>'
+        f'<p class="note">{html.escape(table.note)}</p>{_grid(table)}</details>'
     )
 
 

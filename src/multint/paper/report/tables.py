@@ -440,8 +440,12 @@ def _run_table(view: View) -> Table:
 
 def summary(view: View) -> str:
     """The paper's own numbers by verdict, MI apart from the additive baselines."""
+    tally = against.tally(view)
+    numbers = sum(sum(count.values()) for count in tally.values())
+    if numbers == sum(count["not run"] for count in tally.values()):
+        return f"Of the {numbers} numbers that the paper reports as its own, none has been run at its size."
     parts = []
-    for count, words in zip(against.tally(view).values(), ("its MI models", "its additive baselines"), strict=True):
+    for count, words in zip(tally.values(), ("its MI models", "its additive baselines"), strict=True):
         total, run = sum(count.values()), sum(count.values()) - count["not run"]
         single = f", {count[against.SINGLE]} from one seed and not judged" if count[against.SINGLE] else ""
         parts.append(
