@@ -202,7 +202,7 @@ def test_a_seed_run_twice_counts_once_and_is_named(tmp_path):
     first, second = made("exploratory/ptb-mirnn", 1.5), made("exploratory/ptb-mirnn", 1.4, run="again")
     result = report.build(write(tmp_path, [first, second]), tmp_path / "page.html")
     assert line(report.markdown(tmp_path), "MI-RNN")[3] == "1.400"
-    assert any("seed 0 was run again" in text for text in result.warnings)
+    assert any("one run was repeated with the same seed and setting" in text for text in result.warnings)
 
 
 def test_recipes_and_seeds_are_in_order_whatever_the_order_of_records(tmp_path):

@@ -138,17 +138,19 @@ def read(results: Path, recipes: Mapping[str, Recipe] | None = None) -> Records:
 def gather(runs: Iterable[Record]) -> tuple[list[Group], list[str]]:
     """Runs that share all but the seed, in order of recipe and seed; of a seed run twice, the later."""
     found: dict[tuple[str, ...], dict[Any, Record]] = {}
-    warnings = []
+    repeated: list[str] = []
     for place, run in enumerate(runs):
         recipe = "" if run.data.own else run.recipe  # whose name on the user's data may hold the name of a file
         key = (recipe, *same_data(run), run.main.metric.name, run.main.split, json.dumps(settings(run), sort_keys=True))
         seeds = found.setdefault(key, {})
         seed = ("unseeded", place) if run.seed is None else run.seed
         if seed in seeds:
-            warnings.append(
-                f"{seeds[seed].run}: seed {run.seed} was run again with the same setting; only the later, {run.run}, counts"
-            )
+            repeated.append(seeds[seed].run)
         seeds[seed] = run
+    many = "one run was" if len(repeated) == 1 else f"{len(repeated)} runs were"
+    warnings = (
+        [f"{many} repeated with the same seed and setting; only the later counts, not {', '.join(repeated)}"] if repeated else []
+    )
     ordered = (sorted(seeds.values(), key=lambda run: -1 if run.seed is None else run.seed) for seeds in found.values())
     return sorted((Group(tuple(runs)) for runs in ordered), key=lambda group: group.one.recipe), warnings
 
