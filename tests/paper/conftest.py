@@ -5,10 +5,16 @@ import random
 import pytest
 from corpora import Server
 
+from multint.scan import build
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A working folder with caches of its own."""
+    """A working folder with caches of its own. Processes that a test starts share the compiled CPU loop."""
+    kernels = build.cache_folder()
+    (tmp_path / "cache").mkdir()
+    if kernels.is_dir():
+        (tmp_path / "cache" / "kernels").symlink_to(kernels)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MULTINT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MULTINT_DATA", str(tmp_path / "data"))
