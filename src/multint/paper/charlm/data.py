@@ -155,7 +155,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class Segments(_Plan):
-    """Non-overlapping segments in an order drawn anew each epoch, each begun with a fresh state.
+    """Non-overlapping segments in a new order each epoch, each from the initial state.
 
     Every segment predicts ``length`` characters, so it reads length + 1; the last of these is the first of its neighbour. The grid
     of segments is moved each epoch by an offset in [0, length) (Cooijmans et al.); the number of batches is the same in all epochs.
@@ -207,7 +207,7 @@ class Streams(_Plan):
     """The corpus cut into ``batch`` contiguous streams, read side by side in windows of ``length`` with the state carried.
 
     Args:
-        renew: positions after which the state begins anew; None: only with the epoch.
+        renew: positions after which the state starts again; None: only with the epoch.
     """
 
     renew: int | None = None
