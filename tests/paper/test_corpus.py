@@ -172,7 +172,7 @@ def test_a_second_preparing_reads_what_the_first_wrote(small, monkeypatch):
     small.write_bytes(TEXT)
     prepare("small")
     small.unlink()
-    monkeypatch.setattr(corpus_module, "_build", None)
+    monkeypatch.setattr(corpus_module, "_write", None)
     assert prepare("small").sha256 == sum_of(TEXT)
 
 
@@ -315,7 +315,7 @@ def test_python_docs_need_nothing(data):
         (lambda folder: (folder / "test.npy").write_bytes(b"x" * (folder / "test.npy").stat().st_size), "damaged"),
         (lambda folder: os.truncate(folder / "corpus.json", 100), "damaged"),
         (lambda folder: (folder / "corpus.json").write_text("[]"), "damaged"),
-        (lambda folder: (folder / "corpus.json").write_text('{"format": 0}'), "format 0, now 1"),
+        (lambda folder: (folder / "corpus.json").write_text('{"format": 0}'), "format 0, now 2"),
     ],
 )
 def test_a_damaged_cache_is_made_anew_with_a_message(small, caplog, harm, reason):
@@ -389,7 +389,7 @@ def test_the_description_says_who_made_it_from_what(small):
     small.write_bytes(TEXT)
     note = json.loads((prepare("small").folder / "corpus.json").read_text())
     assert [*note] == ["format", "name", "created_by", "detail", "stands_for", "as_bytes", "sha256", "symbols", "arrays"]
-    assert note["format"] == 1 and [*note["arrays"]["train"]] == ["length", "dtype", "bytes", "sha256"]
+    assert note["format"] == 2 and [*note["arrays"]["train"]] == ["shape", "dtype", "bytes", "sha256"]
     assert note["created_by"].startswith("multint ") and note["sha256"] == sum_of(TEXT)
     assert note["arrays"]["train"]["sha256"] == obtain.sha256_of(prepare("small").folder / "train.npy")
 

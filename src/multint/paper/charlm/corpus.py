@@ -5,20 +5,15 @@ turns text into numbers and back, so a trained model needs no corpus to write te
 """
 
 import codecs
-import contextlib
 import dataclasses
 import hashlib
 import io
-import json
-import logging
-import os
 import platform
 import re
-import shutil
 import stat
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multint import __version__
-from multint.locks import locked
-from multint.paper import obtain
+from multint.paper import obtain, prepared
 from multint.paper.charlm.corpora import CORPORA, PYTHON_DOCS, CharSource
-from multint.paper.obtain import CHUNK, DataError, Where, cache_folder, data_folder, one_line, sha256_of
-from multint.publish import publish, remove_leftovers, replacing, temporary
+from multint.paper.obtain import CHUNK, DataError, Where, one_line
+from multint.publish import replacing
 
-logger = logging.getLogger("multint")
-
-FORMAT = 1  # of the prepared cache; a cache of another format is prepared again
+FORMAT = 2  # of the prepared cache; a cache of another format is prepared again
 SPLITS = ("train", "valid", "test")
 SHORTEST = 40  # symbols: below this a 90/5/5 cut leaves a part with nothing to predict
 
@@ -150,8 +142,7 @@ SHELF = Corpora()
 
 def _described(source: CharSource, data: Where | None) -> str:
     here = all(obtain.local(source, file, data) for file in source.files)
-    ready = any((folder / source.name / "corpus.json").is_file() for folder in _caches(data))
-    state = "prepared" if ready else "here" if here else "absent"
+    state = "prepared" if prepared.there(source.name, data) else "here" if here else "absent"
     size = f"{sum(source.counts):,} symbols" if source.counts else "about 5,000,000 symbols"
     stands = f"stands for {source.stands_for}: " if source.stands_for else ""
     return f"{source.name:12} {state:9} {size:25} {stands}{source.detail}. {source.licence}."
@@ -229,91 +220,27 @@ def python_docs() -> bytes:
 # ---- the cache ----
 
 
-def _caches(data: Where | None) -> list[Path]:
-    """Folders of prepared arrays: where they are written, then beside the data."""
-    return list(dict.fromkeys((cache_folder(data), data_folder(data) / "prepared")))
-
-
 def _ready(raw: Raw, data: Where | None, check_sums: bool = False) -> Corpus:
     """The cached arrays of a corpus. They are prepared if missing, and prepared again, with a warning, if damaged."""
-    for folder in _caches(data):
-        if (folder / raw.key / "corpus.json").is_file():
-            try:
-                return read(folder / raw.key, raw.own, check_sums)
-            except DataError as error:
-                logger.warning("%s; preparing it again", error)
-    cache = cache_folder(data)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with locked(cache / f".{raw.key}.lock") as alone:
-            with contextlib.suppress(DataError):
-                return read(cache / raw.key, raw.own, check_sums)  # another process was faster
-            if alone:
-                remove_leftovers(cache, raw.key)
-            _build(cache / raw.key, raw)
-            return read(cache / raw.key, raw.own)
-    except OSError as error:
-        raise DataError(
-            f"{raw.source.name}: cannot write the prepared arrays ({one_line(error)}); set MULTINT_CACHE to another folder"
-        ) from error
+
+    def reading(folder: Path, check: bool) -> Corpus:
+        return read(folder, raw.own, check)
+
+    return prepared.ready(raw.key, data, reading, lambda work: _write(work, raw), check_sums)
 
 
 def read(folder: Path, own: bool = False, check_sums: bool = False) -> Corpus:
     """Prepared arrays as a corpus; DataError if they are damaged."""
-    try:
-        note = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        if note["format"] != FORMAT:
-            raise ValueError(f"format {note['format']}, now {FORMAT}")
+
+    def corpus(note: Mapping[str, Any]) -> Corpus:
         facts: dict[str, Any] = {field: note[field] for field in ("name", "sha256", "stands_for", "detail", "as_bytes")}
-        facts |= {split: _mapped(folder / f"{split}.npy", note["arrays"][split], check_sums) for split in SPLITS}
+        facts |= {split: prepared.mapped(folder / f"{split}.npy", note["arrays"][split], check_sums) for split in SPLITS}
         return Corpus(symbols=tuple(note["symbols"]), own=own, folder=folder, **facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder} is damaged ({one_line(error)})") from error
 
-
-def _sound(folder: Path) -> bool:
-    with contextlib.suppress(DataError):
-        read(folder, check_sums=True)
-        return True
-    return False
-
-
-def _mapped(path: Path, facts: dict[str, Any], check_sums: bool) -> Tokens:
-    size = path.stat().st_size
-    if size != facts["bytes"]:
-        raise ValueError(f"{path.name} has {size:,} bytes, not {facts['bytes']:,}")
-    if check_sums and sha256_of(path) != facts["sha256"]:
-        raise ValueError(f"{path.name} was altered")
-    array: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.shape != (facts["length"],) or array.dtype.name != facts["dtype"]:
-        raise ValueError(f"{path.name} is {array.dtype.name} {array.shape}, not {facts['dtype']} ({facts['length']},)")
-    return array
+    return prepared.described(folder, FORMAT, corpus)
 
 
 # ---- preparing ----
-
-
-def _build(final: Path, raw: Raw) -> None:
-    """Write the arrays and, last, their description into a temporary folder, then publish it."""
-    work, old = temporary(final), temporary(final)
-    logger.info("%s: preparing in %s", raw.source.name, final)
-    work.mkdir()
-    try:
-        note = _write(work, raw)
-        with replacing(work / "corpus.json") as out:
-            out.write(json.dumps(note, indent=1).encode())
-        if _sound(final):  # without locks another process may have been faster
-            return
-        if final.exists():
-            os.replace(final, old)  # arrays that are open stay valid
-        try:
-            publish(work, final)
-        except OSError:
-            if not _sound(final):
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _write(work: Path, raw: Raw) -> dict[str, Any]:
@@ -428,5 +355,5 @@ def _write_arrays(work: Path, pieces: Iterator[NDArray[Any]], counts: Sequence[i
                 missing -= len(piece)
                 if missing:
                     left = next(pieces)
-        facts[split] = {"length": count, "dtype": dtype.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        facts[split] = {"shape": [count], "dtype": dtype.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
     return facts
