@@ -15,6 +15,7 @@ from multint.paper.overrides import RecipeError
 BUILT_IN = {  # in the order of the paper's sections
     "exploratory": "multint.paper.exploratory.plugin",
     "charlm": "multint.paper.charlm.plugin",
+    "speech": "multint.paper.speech.plugin",
 }
 GROUP = "multint.experiments"
 added: list[str] = []  # modules named with --experiment
