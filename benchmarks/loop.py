@@ -47,11 +47,11 @@ class Bare:
 class Looped:
     """The same through ``engine.fit``'s own loop, evaluation and checkpoints left out."""
 
-    def __init__(self, job, fabric, folder):
+    def __init__(self, job, fabric, folder, make=CharTask, epoch=0):
         run = Run(Path(folder), session.run_name(job), session.config(job))
         run.__enter__()
-        own = CharTask(job, fabric.device)
-        batches = own.epoch(0, Team())
+        own = make(job, fabric.device)
+        batches = own.epoch(epoch, Team())
         own.epoch = lambda *_: batches  # planned once an epoch, not once a measurement
         self.fit = engine._Fit(own, job.recipe.schedule, run, fabric, engine.Silent(), 50, 1e9)
         self.fit.restore()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_a_part_is_exactly_a_part_of_the_file(any_format):
     x = audio.read(any_format)
     assert np.array_equal(audio.read(any_format, start=1.25, end=1.5), x[20_000:24_000])
     assert np.array_equal(audio.read(any_format, start=2.0), x[32_000:])
+
+
+def test_a_part_of_a_real_opus_file_is_exactly_a_part_of_the_file():
+    """The decoder remembers seconds of speech, which it does not of the tones above."""
+    files = sorted(Path(os.environ.get("MULTINT_DATA", "none"), "speech-minilibrispeech").glob("audio/118/*.opus"))
+    if not files:
+        pytest.skip("mini-librispeech is not in MULTINT_DATA")
+    x = audio.read(files[0])
+    assert np.array_equal(audio.read(files[0], start=6.25, end=8.0), x[100_000:128_000])
+    assert np.array_equal(np.concatenate([*audio.pieces(files[0], 5000)]), x)
+    assert np.array_equal(soundfile.read(files[0], dtype="float32")[0], x)
 
 
 @pytest.mark.parametrize("size, offset", [(1000, 0), (7001, 333), (50_000, 0), (40_000, 39_999)])

@@ -54,6 +54,14 @@ def test_each_string_is_of_one_speaker_and_says_what_its_recordings_say(kaldi_fo
             assert one.name.startswith(f"{one.speaker}-{split}-")
 
 
+def test_recordings_0_to_4_are_for_the_test_and_5_to_9_for_development(kaldi_folder):
+    takes = {
+        split: {int(path.stem.split("-")[2]) for one in ones for path in one.audio}
+        for split, ones in digits.load(kaldi_folder, STRINGS).splits.items()
+    }
+    assert takes == {TEST: {0, 1, 2, 3, 4}, VALID: {5, 6, 7, 8, 9}, TRAIN: {10, 11}}
+
+
 def test_every_recording_of_a_speaker_is_used_as_often_as_any_other(kaldi_folder):
     for ones in digits.load(kaldi_folder, STRINGS).splits.values():
         for speaker in SPEAKERS:

@@ -183,5 +183,6 @@ def test_units_spell_words_and_read_them_back():
     ids = units.encode(("AB", "<NOISE>", "B", "XY"))
     assert ids == [2, 3, 4, 1, 4, 3, 4, 5]
     assert units.words([0, *ids, 0]) == ("AB", "<NOISE>", "B", "<UNK>")
+    assert units.scored(units.words(ids)) == ("AB", "B")
     with pytest.raises(ValueError, match=r"the word 'XA' has characters without a unit \('X'\)"):
         Units(("A", SPACE)).encode(("XA",))

@@ -97,8 +97,9 @@ def by_speaker(ones: list[Utterance], speakers: Mapping[str, tuple[str, ...]]) -
 
 
 def _wsj(folder: Path, anyway: bool) -> Speech:
-    dictionaries = sorted(folder.glob("cmudict*0*7*"))
-    return wsj.load([folder], dictionaries[0] if dictionaries else folder / "cmudict.0.7a", anyway=anyway)
+    names = [path for pattern in ("cmudict*0.7a", "cmudict/cmudict*0.7a", "cmudict*") for path in sorted(folder.glob(pattern))]
+    dictionary = next((path for path in names if path.is_file()), folder / "cmudict.0.7a")
+    return wsj.load([folder], dictionary, anyway=anyway)
 
 
 def _of(train: int, valid: int, test: int) -> Mapping[str, int]:

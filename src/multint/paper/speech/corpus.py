@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multint.paper import prepared
-from multint.paper.obtain import DataError, Where
+from multint.paper.obtain import Where
 from multint.paper.speech import audio, features
 from multint.paper.speech.features import MEL, Moments, log_mel
 from multint.paper.speech.utterances import Speech, Units, Utterance
@@ -68,6 +68,7 @@ class Corpus:
     splits: Mapping[str, Split]
     own: bool = False
     form: str = ""
+    data: Where | None = None  # the data folder, for the text of language models
 
     def __str__(self) -> str:
         sizes = " / ".join(f"{len(s)} utterances, {features.seconds(int(s.starts[-1]))}" for s in self.splits.values())
@@ -83,17 +84,17 @@ def prepare(speech: Speech, data: Where | None = None, check_sums: bool = False)
     name = f"speech-{speech.name}-{speech.sha256[:16]}"
 
     def read(folder: Path, check: bool) -> Corpus:
-        return _read(folder, speech, check)
+        return _read(folder, speech, data, check)
 
     return prepared.ready(name, data, read, lambda work: _write(work, speech), check_sums)
 
 
-def _read(folder: Path, speech: Speech, check_sums: bool) -> Corpus:
+def _read(folder: Path, speech: Speech, data: Where | None, check_sums: bool) -> Corpus:
     def corpus(note: Mapping[str, Any]) -> Corpus:
         if (note["sha256"], note["features"]) != (speech.sha256, features.digest_of_form()):
             raise ValueError("it is of other audio or other features")
         splits = {split: _split(folder, split, speech, note["arrays"][split], check_sums) for split in speech.splits}
-        return Corpus(speech.name, speech.sha256, speech.stands_for, speech.units, splits, speech.own)
+        return Corpus(speech.name, speech.sha256, speech.stands_for, speech.units, splits, speech.own, data=data)
 
     return prepared.described(folder, FORMAT, corpus)
 
@@ -159,14 +160,7 @@ def _alone() -> None:
 
 def energies(one: Utterance) -> NDArray[np.float32]:
     """Log-mel energies (t, mel) of an utterance."""
-    parts = [audio.read(path, features.RATE, one.channel) for path in one.audio]
-    samples = np.concatenate(parts) if len(parts) != 1 else parts[0]
-    first = round(one.start * features.RATE)
-    last = len(samples) if one.end is None else round(one.end * features.RATE)
-    if not 0 <= first < last <= len(samples) + features.SHIFT:  # ends of segments are rounded
-        seconds = len(samples) / features.RATE
-        raise DataError(f"{one.name}: its audio {one.audio[0]} has {seconds:.2f} s, the segment is {one.start} to {one.end} s")
-    return log_mel(torch.from_numpy(samples[first:last])).numpy()
+    return log_mel(torch.from_numpy(audio.samples(one, features.RATE))).numpy()
 
 
 class _Progress:

@@ -1,7 +1,7 @@
 """§3.3 as an experiment."""
 
 from multint.paper.experiment import Experiment
-from multint.paper.speech import commands, model, shelf, task
+from multint.paper.speech import commands, model, report, shelf, task
 from multint.paper.speech.recipes import OWN, RECIPES
 
 EXPERIMENT = Experiment(
@@ -11,6 +11,8 @@ EXPERIMENT = Experiment(
     task=task.SpeechTask,
     model=model.described,
     options=commands.OPTIONS,
+    commands=commands.COMMANDS,
+    sections=report.sections,
     own=OWN,
     check=task.check,  # type: ignore[arg-type]
     size=task.count,  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ Each new sample is a weighted sum of the old ones around it. The weights are a s
 weights for each place that a new sample can have between two old ones.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -17,6 +18,17 @@ EDGE = 0.95  # the filter's middle as a share of the lower Nyquist frequency; it
 BLOCK = 1 << 14  # new samples computed at a time
 
 
+@functools.lru_cache(maxsize=4)
+def _weights(up: int, half: int, cutoff: float) -> Samples:
+    """Weights of ``2 * half`` old samples for each of the ``up`` places of a new one."""
+    between = np.arange(up)[:, None] / up  # how far a new sample lies behind the old one before it
+    away = np.arange(1 - half, half + 1)[None] - between
+    window = np.i0(BETA * np.sqrt(np.clip(1 - (away / half) ** 2, 0, None))) / np.i0(BETA)
+    weights = cutoff * np.sinc(cutoff * away) * window
+    summed: Samples = (weights / weights.sum(1, keepdims=True)).astype(np.float32)  # a constant stays what it is
+    return summed
+
+
 class Resampler:
     """Takes sound in pieces of any length and gives it at another rate; the pieces do not change the result."""
 
@@ -27,11 +39,7 @@ class Resampler:
         self.up, self.down = new // common, old // common
         cutoff = EDGE * min(1.0, new / old)
         self.half = math.ceil(CROSSINGS / cutoff)  # old samples used on each side
-        between = np.arange(self.up)[:, None] / self.up  # how far a new sample lies behind the old one before it
-        away = np.arange(1 - self.half, self.half + 1)[None] - between
-        window = np.i0(BETA * np.sqrt(np.clip(1 - (away / self.half) ** 2, 0, None))) / np.i0(BETA)
-        weights = cutoff * np.sinc(cutoff * away) * window
-        self.weights: Samples = (weights / weights.sum(1, keepdims=True)).astype(np.float32)  # a constant stays what it is
+        self.weights = _weights(self.up, self.half, cutoff)
         self.kept: Samples = np.zeros(self.half, np.float32)  # silence before the first sample
         self.first = -self.half  # which old sample kept[0] is
         self.given = 0  # new samples so far

@@ -1,7 +1,7 @@
 """What is trained and scored in §3.3: CTC over characters."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +13,17 @@ from torch.nn import functional as F
 
 from multint import weight_noise
 from multint.paper.experiment import Job, Loss, Metric, Result, Sum, Task, Team
+from multint.paper.obtain import DataError
 from multint.paper.overrides import RecipeError
-from multint.paper.speech import corpora, scoring
+from multint.paper.speech import corpora, language, recognise, scoring
 from multint.paper.speech.corpus import Corpus, Split, prepare
 from multint.paper.speech.data import Batch, Batches, Plan, batch, needed
+from multint.paper.speech.decode import Search
+from multint.paper.speech.graph import Graph
 from multint.paper.speech.model import Recogniser as Model
 from multint.paper.speech.model import described
 from multint.paper.speech.recipes import Recogniser
+from multint.paper.speech.recognise import SEARCH, Selected
 from multint.paper.speech.utterances import BLANK, Units
 from multint.shapes import Float
 
@@ -119,10 +123,11 @@ class SpeechTask(Task):
         part = self.corpus.splits[split]
         mine = range(team.rank, len(part), team.world)
         greedy = {i: self.corpus.units.words(best(log_probs)) for i, log_probs in self.posteriors(model, part, list(mine))}
-        heard = [greedy[i] for i in mine]
-        return rates([part.words[i] for i in mine], heard)
+        return rates(self.scored(part.words[i] for i in mine), self.scored(greedy[i] for i in mine))
 
-    @torch.no_grad()
+    def scored(self, ones: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        return [self.corpus.units.scored(words) for words in ones]
+
     def posteriors(self, model: nn.Module, split: Split, picked: Sequence[int]) -> Iterator[tuple[int, Float[Tensor, "t k"]]]:
         """The log-probabilities of utterances, with their numbers; not in order."""
         plan = Plan(max(self.recipe.utterances, 16), self.recipe.frames, sorted_first=True)
@@ -130,21 +135,55 @@ class SpeechTask(Task):
         yield from ((i, torch.zeros(0, 1 + len(self.corpus.units))) for i in picked if not split.lengths[i])
         for cut in plan.cut(split, there, 0, 0):
             one = batch(split, cut, self.recipe.form)
-            log_probs = model(one.x.to(self.device), one.lengths).float().cpu()
+            with torch.no_grad():
+                log_probs = model(one.x.to(self.device), one.lengths).float().cpu()
             order = sorted(cut, key=lambda i: -int(split.lengths[i]))
             yield from ((i, log_probs[: int(n), k]) for k, (i, n) in enumerate(zip(order, one.lengths, strict=True)))
 
     def results(self, model: nn.Module, team: Team) -> list[Result]:
-        """On the test utterances without a language model.
+        """On the test utterances: characters and words without a language model, and words through the graph.
 
-        Every process scores all of them: it is quick beside training, and the parts would have to be joined.
+        Every process scores all of them without the graph: it is quick beside training, and the parts would have to be joined.
         """
         units, test = self.corpus.units, self.corpus.splits["test"]
         found = dict(self.posteriors(model, test, range(len(test))))
-        greedy = [units.words(best(found[i])) for i in range(len(test))]
-        sums = rates(test.words, greedy)
-        self.measured = {"test": {"greedy": errors(test.words, greedy)}}
-        return [self.result(CER, sums["cer"], "greedy"), self.result(WER, sums["wer"], "greedy")]
+        said = self.scored(test.words)
+        greedy = self.scored(units.words(best(found[i])) for i in range(len(test)))
+        sums = rates(said, greedy)
+        self.measured = {"test": {"greedy": errors(said, greedy)}}
+        results = [self.result(CER, sums["cer"], "greedy"), self.result(WER, sums["wer"], "greedy")]
+        graph = self.graph() if team.rank == 0 else None
+        if graph is not None:
+            selected = self.scales(model, graph)
+            logs = recognise.log_priors(self.corpus)
+            heard = self.scored(recognise.words(graph, [found[i] for i in range(len(test))], selected.search, logs))
+            self.measured["test"]["graph"] = errors(said, heard)
+            self.measured["graph"] = {
+                "language": language.of(self.corpus.name),
+                "states": graph.about["states"],
+                "arcs": graph.about["arcs"],
+                "topology": graph.topology,
+                **selected.description,
+            }
+            results.insert(1, self.result(WER, rates(said, heard)["wer"], "graph"))
+        return results
+
+    def graph(self) -> Graph | None:
+        """The decoding graph of the corpus; None where it cannot be had, with a warning that says why."""
+        try:
+            return language.graph_of(language.of(self.corpus.name), self.corpus, self.corpus.data, say=logger.info)
+        except DataError as error:
+            logger.warning("words are scored without a graph: %s", error)
+            self.measured["graph"] = {"missing": str(error)}
+            return None
+
+    def scales(self, model: nn.Module, graph: Graph, processes: int = 1, base: Search = SEARCH) -> Selected:
+        """The scales of the search that are best on validation utterances."""
+        valid = self.corpus.splits["valid"]
+        some = recognise.sample(valid)
+        known = dict(self.posteriors(model, valid, some))
+        said = self.scored(valid.words[i] for i in some)
+        return recognise.select(graph, [known[i] for i in some], said, recognise.log_priors(self.corpus), processes, base)
 
     def result(self, metric: Metric, total: Sum, protocol: str) -> Result:
         return Result(metric, total.total / max(total.count, 1), self.corpus.name, "test", int(total.count), protocol)

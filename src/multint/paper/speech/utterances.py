@@ -74,6 +74,10 @@ class Units:
             found += ([numbers[SPACE]] if place else []) + [numbers[unit] for unit in units]
         return found
 
+    def scored(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Words without noises and without the unit of what cannot be spelled, which error rates leave out on both sides."""
+        return tuple(word for word in words if word not in self.whole and word != self.unknown)
+
     def words(self, ids: Sequence[int]) -> tuple[str, ...]:
         """The words that unit numbers spell; blanks are left out."""
         names = [self.symbols[i - 1] for i in ids if i != BLANK]
