@@ -53,7 +53,7 @@ def test_training_records_errors_with_and_without_the_graph(run, place):
     assert list(found) == [("cer", "greedy"), ("wer", "graph"), ("wer", "greedy")]
     assert found["cer", "greedy"] < 10 and found["wer", "graph"] <= found["wer", "greedy"]
     measured = record["measured"]
-    assert measured["graph"]["language"] == "transcripts" and len(measured["graph"]["tried"]) == 8
+    assert measured["graph"]["language"] == "transcripts" and len(measured["graph"]["tried"]) == 9
     counted = measured["test"]["graph"]["words"]
     assert len(counted["errors"]) == 12
     assert 100 * sum(counted["errors"]) / sum(counted["lengths"]) == pytest.approx(found["wer", "graph"], abs=1e-4)

@@ -7,13 +7,11 @@ search adds costs, negative logarithms: those of the graph (language model and o
 
 import contextlib
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ __all__ = ["Decoder", "Hypothesis", "Lattice", "Search", "decode", "lattices", "
 
 IMPOSSIBLE = -1e4  # stands for the logarithm of zero: such a label costs more than any beam
 ROUNDING = 1e-3  # by which a log-probability may be above zero
-WAITING = 4  # matrices a process may have in front of it
+AHEAD = 4  # results a process may be ahead of the one that is wanted next
 DEFAULT = Search()
 
 
@@ -180,30 +178,89 @@ def _decoded(
     if processes == 1:
         work = getattr(Decoder(graph, search, log_priors), what)
         for number, matrix in enumerate(matrices):
-            with _numbered(number):
-                found = work(matrix)
-            yield found
+            yield _result(number, _tried(work, matrix))
         return
-    pool = ProcessPoolExecutor(processes, _context(), _start, (graph.folder, search, log_priors))
-    waiting: deque[Future[Any]] = deque()
-    done = 0
+    workers = [_Worker(what, graph.folder, search, log_priors) for _ in range(processes)]
     try:
-        rest = iter(matrices)
-        while True:
-            with _numbered(done):
-                for matrix in islice(rest, WAITING * processes - len(waiting)):
-                    waiting.append(pool.submit(_work, what, np.asarray(matrix)))
-                if not waiting:
-                    return
-                found = waiting.popleft().result()
-            yield found
-            done += 1
+        yield from _in_order(workers, matrices)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for worker in workers:
+            worker.end()
+
+
+def _in_order(workers: Sequence["_Worker"], matrices: Iterable[ArrayLike]) -> Iterator[Any]:
+    """Results in the order of the matrices. Each worker has one matrix at a time, so no pipe can fill up in both directions."""
+    rest = enumerate(matrices)
+    busy: dict[Connection, tuple[_Worker, int]] = {}
+    found: dict[int, Any] = {}
+    done = 0
+    while True:
+        idle = [worker for worker in workers if worker.connection not in busy]
+        room = AHEAD * len(workers) - len(found) - len(busy)
+        for worker, (number, matrix) in zip(idle[: max(room, 0)], rest, strict=False):
+            worker.send(number, np.asarray(matrix))
+            busy[worker.connection] = worker, number
+        if not busy and done not in found:
+            return
+        while done not in found:
+            for connection in wait(list(busy)):
+                worker, number = busy.pop(connection)  # type: ignore[index]
+                found[number] = worker.receive(number)
+        yield _result(done, found.pop(done))
+        done += 1
+
+
+def _tried(work: Callable[[ArrayLike], Any], matrix: ArrayLike) -> Any:
+    """The result, or the error."""
+    try:
+        return work(matrix)
+    except Exception as error:
+        return error
+
+
+def _result(number: int, found: Any) -> Any:
+    if isinstance(found, ValueError):
+        raise ValueError(f"matrix {number}: {found}") from found
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+class _Worker:
+    """A process with a decoder, and the pipe to it. The pipe breaks when the process ends, however that happens."""
+
+    def __init__(self, what: str, folder: Path, search: Search, log_priors: ArrayLike | None) -> None:
+        context = _context()
+        self.connection, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there, what, folder, search, log_priors), daemon=True)
+        self.process.start()
+        there.close()
+
+    def send(self, number: int, matrix: NDArray[Any]) -> None:
+        with self._watched(number):
+            self.connection.send(matrix)
+
+    def receive(self, number: int) -> Any:
+        with self._watched(number):
+            return self.connection.recv()
+
+    @contextlib.contextmanager
+    def _watched(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            self.process.join(5)
+            way_out = "if memory was short, use fewer processes: each has the graph in memory"
+            raise DataError(f"matrix {number}: its process ended with exit code {self.process.exitcode}; {way_out}") from error
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
 
 
 def _context() -> Any:
-    """How processes start. A fork server imports this module once, for all pools that follow."""
+    """How processes start. A fork server imports this module once, for all workers that follow."""
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
@@ -211,24 +268,10 @@ def _context() -> Any:
     return context
 
 
-@contextlib.contextmanager
-def _numbered(number: int) -> Iterator[None]:
-    """Errors say which matrix they are about."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"matrix {number}: {error}") from error
-    except BrokenProcessPool as error:
-        why = "a decoding process was ended, perhaps for lack of memory: each has the graph in memory, so use fewer processes"
-        raise DataError(f"matrix {number}: {why}") from error
-
-
-_DECODERS: list[Decoder] = []  # of this process, in a pool
-
-
-def _start(folder: Path, search: Search, log_priors: ArrayLike | None) -> None:
-    _DECODERS.append(Decoder(load(folder), search, log_priors))
-
-
-def _work(what: str, matrix: NDArray[Any]) -> Any:
-    return getattr(_DECODERS[0], what)(matrix)
+def _serve(connection: Connection, what: str, folder: Path, search: Search, log_priors: ArrayLike | None) -> None:
+    """Decode what comes through a pipe until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    work = getattr(Decoder(load(folder), search, log_priors), what)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(_tried(work, connection.recv()))

@@ -16,8 +16,8 @@ from multint.paper.speech.graph import Graph
 Words = tuple[str, ...]
 
 SEARCH = Search(beam=13.0, max_active=2000)
-ACOUSTIC = (0.5, 0.7, 0.9, 1.2)  # acoustic scales that are tried
-PRIOR = (0.0, 0.3)  # weights of the priors that are tried
+ACOUSTIC = (0.6, 0.9, 1.2)  # acoustic scales that are tried
+PRIOR = (0.0, 0.3, 0.6)  # weights of the priors that are tried
 TRIED_ON = 40  # validation utterances
 
 
