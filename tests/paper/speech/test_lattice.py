@@ -132,6 +132,21 @@ def test_equal_words_by_several_paths_are_listed_once_with_the_cheapest():
         made.nbest(0)
 
 
+def test_a_graph_whose_arcs_are_not_sorted_is_refused(tmp_path):
+    import kaldifst
+
+    unsorted = kaldifst.compile("0 1 2 1\n0 1 0 0\n1")
+    path = tmp_path / "unsorted.fst"
+    for sort, fails in ((lambda fst: None, True), (lambda fst: kaldifst.arcsort(fst, "ilabel"), False)):
+        sort(unsorted)
+        assert kaldifst.StdConstFst(unsorted).write(str(path))
+        if fails:
+            with pytest.raises(DataError, match="its arcs are not sorted by label"):
+                Network.read(path)
+        else:
+            assert Network.read(path).silent.tolist() == [1, 0]
+
+
 def test_a_file_that_is_no_graph_is_refused(tmp_path, shore):
     content = shore.tlg.read_bytes()
     for wrong in (b"", b"hello world", content[:200], content.replace(b"const", b"vectr", 1)):

@@ -10,6 +10,7 @@ from tones import UNITS, speech
 
 from multint import MILSTM, Start
 from multint.paper.experiment import Job, Team
+from multint.paper.obtain import DataError
 from multint.paper.speech import task as task_module
 from multint.paper.speech.corpus import prepare
 from multint.paper.speech.model import described
@@ -112,12 +113,24 @@ def test_a_model_of_tones_learns_to_spell(tones):
             task.loss(model.train(), one, None)[0].value.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-    cer, wer = task.results(model.eval(), Team())
-    assert cer.value < 8 and wer.value < 25  # from 100 before
+    cer, graphed, wer = task.results(model.eval(), Team())
+    assert cer.value < 8 and graphed.value <= wer.value < 25  # from 100 before
+    assert (graphed.protocol, wer.protocol) == ("graph", "greedy")
     assert (cer.metric.name, cer.protocol, cer.split) == ("cer", "greedy", "test")
     found = task.measure(model)["test"]["greedy"]["characters"]
     assert 100 * sum(found["errors"]) / sum(found["lengths"]) == pytest.approx(cer.value)
     assert cer.n == sum(found["lengths"])
+
+
+def test_without_a_graph_the_record_says_why(tones, monkeypatch, caplog):
+    def missing(*_, **__):
+        raise DataError("no wheels here")
+
+    monkeypatch.setattr(task_module.language, "graph_of", missing)
+    task = a_task(tones)
+    model = task.build().eval()
+    assert [one.protocol for one in task.results(model, Team())] == ["greedy", "greedy"]
+    assert task.measure(model)["graph"] == {"missing": "no wheels here"} and "without a graph: no wheels here" in caplog.text
 
 
 def test_processes_share_the_scoring(tones):

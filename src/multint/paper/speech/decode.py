@@ -191,7 +191,7 @@ def _decoded(
 def _in_order(workers: Sequence["_Worker"], matrices: Iterable[ArrayLike]) -> Iterator[Any]:
     """Results in the order of the matrices. Each worker has one matrix at a time, so no pipe can fill up in both directions."""
     rest = enumerate(matrices)
-    busy: dict[Connection, tuple[_Worker, int]] = {}
+    busy: dict[Any, tuple[_Worker, int]] = {}  # by connection
     found: dict[int, Any] = {}
     done = 0
     while True:
@@ -204,7 +204,7 @@ def _in_order(workers: Sequence["_Worker"], matrices: Iterable[ArrayLike]) -> It
             return
         while done not in found:
             for connection in wait(list(busy)):
-                worker, number = busy.pop(connection)  # type: ignore[index]
+                worker, number = busy.pop(connection)
                 found[number] = worker.receive(number)
         yield _result(done, found.pop(done))
         done += 1

@@ -110,6 +110,9 @@ class Network:
                 states, arcs = np.fromfile(file, _STATE, size), np.fromfile(file, _ARC, count)
                 if len(states) < size or len(arcs) < count or start < 0:
                     raise ValueError(f"{len(states):,} of {size:,} states, {len(arcs):,} of {count:,} arcs, start {start}")
+                place = np.arange(count) - np.repeat(states["first"].astype(np.int64), states["arcs"])
+                if not np.array_equal(place < np.repeat(states["silent"], states["arcs"]), arcs["label"] == 0):
+                    raise ValueError("its arcs are not sorted by label")
         except (OSError, ValueError, struct.error, MemoryError) as error:
             raise DataError(f"{path} is no graph that can be searched ({one_line(error)}); build it again") from error
         costs, *ahead = (np.full(size, np.inf) for _ in range(3))
