@@ -111,13 +111,7 @@ def build(
                     shutil.rmtree(final)
             if alone:
                 remove_leftovers(cache, final.name)
-            work = temporary(final)
-            work.mkdir()
-            try:
-                _write(work, _Recipe(units, words, arpa, topology), say)
-                publish(work, final)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            _publish(final, _Recipe(units, words, arpa, topology), say)
             return load(final)
     except OSError as error:
         raise DataError(f"cannot build a graph of {arpa} in {cache}: {one_line(error)}") from error
@@ -173,6 +167,20 @@ class _Stages:
         self.began = now
 
 
+def _publish(final: Path, recipe: _Recipe, say: Say) -> None:
+    work = temporary(final)
+    work.mkdir()
+    try:
+        _write(work, recipe, say)
+        try:
+            publish(work, final)
+        except OSError:
+            if not final.exists():  # without locks another process may have been faster
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _write(work: Path, recipe: _Recipe, say: Say) -> None:
     """All files of a graph, on disk."""
     kaldifst, stages = _kaldifst(), _Stages(say)
@@ -221,7 +229,7 @@ def _lexicon(recipe: _Recipe, say: Say) -> dict[str, tuple[str, ...]]:
     wanted = listed if recipe.words is None else recipe.words
     words = [word for word in dict.fromkeys(wanted) if word not in OTHERS]
     lexicon = transducers.spellings(recipe.units, words, UNKNOWN)
-    strange = [word for word in words if word not in lexicon]
+    strange = [word for word in words if word not in lexicon and word != UNKNOWN]
     if strange:
         say(f"{len(strange):,} words cannot be spelled with these units and are left out, such as {' '.join(strange[:5])}")
     if not set(lexicon) & set(listed):
