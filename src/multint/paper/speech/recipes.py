@@ -139,6 +139,12 @@ def additive(recipe: Recogniser, **changes: object) -> Recogniser:
     return replace(recipe, integration="additive", **{**said, **changes})  # type: ignore[arg-type]
 
 
+def open_forget(recipe: Recogniser) -> Recogniser:
+    """The additive twin whose forget gates start open, b = 1: a setting of the twin's search."""
+    plain = additive(recipe, row=None, scale="", note=f"forget gates open at the start; {recipe.note}")
+    return replace(plain, start=replace(plain.start, b={"f": 1.0}))
+
+
 # What a run on the user's own data starts from.
 OWN = replace(LAPTOP, corpus="own", row=None, twin=None, scale="", note="")
 
@@ -150,5 +156,6 @@ RECIPES: dict[str, Recogniser] = {
     "minilibri-lstm": additive(MINI),
     "minilibri-milstm": MINI,
     "laptop-wsj-lstm": additive(LAPTOP),
+    "laptop-wsj-lstm-open": open_forget(LAPTOP),
     "laptop-wsj-milstm": LAPTOP,
 }
