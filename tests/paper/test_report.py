@@ -554,8 +554,7 @@ def test_no_record_stops_the_report(tmp_path_factory, changes):
     report.markdown(folder)
     view = against.look(folder)
     names = [run.run for run in view.records.runs]
-    content = page.Content(view, claims.sections(view), drawing.charts(view), {}, view.warnings, focus.Focus(names))
-    assert page.html_page(content)
+    assert page.html_page(view, claims.sections(view), drawing.charts(view), {}, view.warnings, focus.Focus(names))
     assert any(run.main.value == 1.4 for run in view.records.runs)
     assert report.compare(view.records.runs)
 

@@ -5,18 +5,18 @@ tables for README and docs, ``refresh`` puts them between two markers. Everythin
 the same bytes. Text from records is escaped in one place per format, where a table or the page's data is written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from multint.paper.record import Record, changed_settings
-from multint.paper.records import gather, settings
+from multint.paper.records import Group, gather, settings
 from multint.paper.report import against, claims, drawing, focus, markup, spelling, tables
 from multint.paper.report.against import look
 from multint.paper.report.focus import Focus
-from multint.paper.report.markup import Cell
-from multint.paper.report.page import Content, html_page
-from multint.paper.report.spelling import NONE, duration
+from multint.paper.report.markup import NONE, Cell
+from multint.paper.report.page import html_page
+from multint.paper.report.spelling import raw
 
 __all__ = ["BEGIN", "END", "Focus", "ReportResult", "build", "compare", "line", "markdown", "refresh", "refreshed"]
 
@@ -50,8 +50,7 @@ def build(results: Path, out: Path, focus: Focus | Sequence[str] = ()) -> Report
     for name, body in drawn.items():
         (folder / name).write_bytes(body)
     shown = focus if isinstance(focus, Focus) else Focus(focus)
-    content = Content(view, sections, charts, drawn, warnings, shown)
-    page.write_text(html_page(content), encoding="utf-8", errors="replace")
+    page.write_text(html_page(view, sections, charts, drawn, warnings, shown), encoding="utf-8", errors="replace")
     return ReportResult(page, tuple(folder / name for name in drawn), warnings, len(view.records.runs), against.tally(view))
 
 
@@ -104,40 +103,31 @@ def compare(runs: Sequence[Record]) -> str:
     """Records side by side as a Markdown table: results, size and cost, then the settings that differ."""
     if not runs:
         raise ValueError("compare needs at least one run")
-    raw = spelling.raw
-    shown: list[tuple[str, Callable[[Record], str]]] = [
-        ("recipe", lambda r: r.recipe),
-        ("data", lambda r: spelling.data(r.data)),
-        ("seed", lambda r: NONE if r.seed is None else str(r.seed)),
-        *((name, lambda r, name=name: _named(r, name)) for name in dict.fromkeys(n for run in runs for n in _results(run))),
-        ("validation", spelling.validation),
-        ("parameters", lambda r: raw(r.parameters, 0)),
-        ("updates", lambda r: raw(r.updates, 0)),
-        ("epochs", lambda r: raw(r.epochs, None)),
-        ("time", lambda r: duration(r.seconds)),
-        ("of it scoring", lambda r: duration(r.scoring_seconds)),
-        ("runs sharing the device", lambda r: raw(r.shared, 0)),
-        ("throughput", lambda r: spelling.speed([r])),
-        ("device", lambda r: r.device or NONE),
-        ("precision", lambda r: r.precision or NONE),
-        ("torch", lambda r: str(r.versions.get("torch", NONE))),
-        ("commit", lambda r: (r.commit or NONE) + (", with uncommitted changes" if r.dirty else "")),
-    ]
-    rows = [(Cell(name, "head"), *(Cell(show(run)) for run in runs)) for name, show in shown]
-    changed = changed_settings([settings(run) for run in runs])
-    rows += [(Cell(f"setting: {key}", "head"), *(Cell(value) for value in values)) for key, values in changed.items()]
-    return markup.md_grid(("", *(run.run for run in runs)), rows) + "\n"
+    results = [_results(run) for run in runs]
+
+    def facts(*titles: str) -> dict[str, list[str]]:
+        return {title.lower(): [tables.FACTS[title].text(Group((run,))) for run in runs] for title in titles}
+
+    rows = {
+        "recipe": [run.recipe for run in runs],
+        **facts("Data"),
+        "seed": [NONE if run.seed is None else str(run.seed) for run in runs],
+        **{name: [one.get(name, NONE) for one in results] for name in dict.fromkeys(name for one in results for name in one)},
+        "validation": [spelling.validation(run) for run in runs],
+        **facts("Parameters", "Updates", "Epochs", "Time", "of it scoring"),
+        "runs sharing the device": [raw(run.shared, 0) for run in runs],
+        **facts("Throughput", "Device", "Precision", "torch"),
+        "commit": [(run.commit or NONE) + (", with uncommitted changes" if run.dirty else "") for run in runs],
+    }
+    rows |= {f"setting: {key}": values for key, values in changed_settings([settings(run) for run in runs]).items()}
+    cells = [(Cell(name, "head"), *map(Cell, values)) for name, values in rows.items()]
+    return markup.md_grid(("", *(run.run for run in runs)), cells) + "\n"
 
 
-def _results(run: Record) -> dict[str, float]:
+def _results(run: Record) -> dict[str, str]:
     """The results of a run by what they are."""
     several = len({(one.dataset, one.split) for one in run.results}) > 1
     return {
-        ", ".join(filter(None, (f"{one.metric.unit} {one.split}", one.dataset if several else "", one.protocol))): one.value
+        ", ".join(filter(None, (f"{one.metric.unit} {one.split}", one.dataset if several else "", one.protocol))): raw(one.value, 4)
         for one in run.results
     }
-
-
-def _named(run: Record, name: str) -> str:
-    found = _results(run).get(name)
-    return NONE if found is None else spelling.raw(found, 4)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from multint.paper.experiment import Experiment, Recipe
 from multint.paper.numbers import PANELS, ROWS, Panel, Row, verdict
 from multint.paper.overrides import RecipeError, rebuilt
 from multint.paper.record import Record
-from multint.paper.records import RATE, Group, Records, changes, gather, read, same_data, selected, settings
+from multint.paper.records import RATE, Group, Records, Scores, changes, gather, read, same_data, selected, settings
 
 SINGLE = "1 seed"
 SPREAD = "bpc"  # what the rows of standard deviations are the spread of
@@ -25,6 +25,11 @@ class Standing:
     group: Group | None
     laptop: Group | None
     beside: tuple[Group, ...]
+
+    @property
+    def scores(self) -> Scores | None:
+        """The results of the runs that fill the row."""
+        return self.group.of(self.row.metric, split=PANELS[self.row.panel].split) if self.group else None
 
 
 @dataclass(frozen=True)
@@ -71,23 +76,24 @@ class View:
 
 def look(results: Path) -> View:
     """The records, gathered, with the experiments and their recipes; one that cannot be imported is named in a warning."""
-    tried = [_load(name) for name in experiments.names()]
-    loaded = [one for one in tried if isinstance(one, Experiment)]
-    missing = [one for one in tried if isinstance(one, str)]
-    recipes = dict(named for one in loaded for named in one.named())
+    loaded: dict[str, Experiment] = {}
+    missing = []
+    for name in experiments.names():
+        try:
+            loaded[name] = experiments.load(name)
+        except RecipeError as error:  # noqa: PERF203 - a handful of experiments
+            missing.append(str(error))
+    recipes = dict(named for one in loaded.values() for named in one.named())
     records = read(results, recipes)
     gathered, repeated = gather(records.runs)
-    known = as_recipe(records.runs)
-    groups, trials = (tuple(group for group in gathered if is_trial(group.one, known) == which) for which in (False, True))
-    warnings = (*records.warnings, *repeated, *missing)
-    return View(records, groups, trials, recipes, {one.name: one for one in loaded}, warnings)
+    written = {(run.recipe, run.data.name) for run in records.runs if as_written(run)}
 
+    def is_trial(run: Record) -> bool:
+        """Whether a recipe that was also run as it stands was changed: such a run has a line among trials and no other."""
+        return not as_written(run) and (run.recipe, run.data.name) in written
 
-def _load(name: str) -> Experiment | str:
-    try:
-        return experiments.load(name)
-    except RecipeError as error:
-        return str(error)
+    groups, trials = (tuple(group for group in gathered if is_trial(group.one) == which) for which in (False, True))
+    return View(records, groups, trials, recipes, loaded, (*records.warnings, *repeated, *missing))
 
 
 # ---- rows ----
@@ -112,16 +118,6 @@ def fills(panel: Panel, run: Record) -> bool:
 
 def as_written(run: Record) -> bool:
     return not changes(run) and not run.data.own
-
-
-def as_recipe(runs: Iterable[Record]) -> set[tuple[str, ...]]:
-    """The recipes, with their data, that were run as they stand."""
-    return {(run.recipe, run.data.name) for run in runs if as_written(run)}
-
-
-def is_trial(run: Record, known: Container[tuple[str, ...]]) -> bool:
-    """Whether something was changed of a recipe that was also run as it stands: such a run has a line among trials and no other."""
-    return not as_written(run) and (run.recipe, run.data.name) in known
 
 
 # ---- verdicts ----

@@ -9,7 +9,7 @@ from multint.paper.numbers import Picture as PaperPicture
 from multint.paper.records import Scores
 from multint.paper.report import spelling
 from multint.paper.report.against import View
-from multint.paper.report.markup import Cell, Table
+from multint.paper.report.markup import EMPTY, Cell, Table
 from multint.paper.report.section import Claim, Finding, Judge, Picture, Section, judged
 
 
@@ -104,13 +104,10 @@ def overview(sections: Sequence[Section]) -> Table:
     rows = []
     for section in sections:
         for claim in section.claims:
-            verdicts = (claim.paper.verdict, claim.laptop.verdict if claim.laptop else Cell("—", "none"))
+            verdicts = (claim.paper.verdict, claim.laptop.verdict if claim.laptop else EMPTY)
             idle = " idle" if all(cell.kind == "none" for cell in verdicts) else ""
-            where = (
-                claim.place
-                if section.number and section.number in claim.place
-                else f"{section.number or section.title}, {claim.place}"
-            )
+            placed = section.number and section.number in claim.place
+            where = claim.place if placed else f"{section.number or section.title}, {claim.place}"
             rows.append((Cell(claim.says, f"head claim{idle}"), *verdicts, Cell(where, "name")))
     terms = "; ".join(f"{name}: {text}" for section in sections for name, text in section.protocols.items())
     note = (

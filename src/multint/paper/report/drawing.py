@@ -84,7 +84,7 @@ def pairs(view: View) -> list[figures.Pair]:
     found = []
     for row in ROWS:
         s, ours = standing(view, row), outcome(view, row)
-        scores = s.group and s.group.of(row.metric, split=PANELS[row.panel].split)
+        scores = s.scores
         if row.value is None or row.repeats or not ours or not scores or not math.isfinite(scores.mean):
             continue
         name = f"{PANELS[row.panel].short} {row.model}".strip()

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from multint.paper.record import Record
 from multint.paper.records import Group, Scores, gather, label, same_data
 from multint.paper.report import spelling
-from multint.paper.report.markup import Cell, Table
-from multint.paper.report.spelling import NONE, duration, ours
+from multint.paper.report.markup import Column, Table, tabulated
+from multint.paper.report.spelling import ours
+from multint.paper.report.tables import facts
 
 
 @dataclass(frozen=True)
@@ -52,24 +53,15 @@ def _pair(mi: str, plain: str, one: Scores, two: Scores) -> str:
 
 def table(groups: Sequence[Group]) -> Table:
     """One line per group of runs."""
-    header = ("Model", "Metric", "Result", "Other protocol", "Validation", "Seeds", "Parameters", "Updates", "Time", "Throughput")
-    rows = []
-    for group in groups:
-        metric = group.main.metric
-        how = spelling.how(metric)
-        others = [f"{name}: {ours(found)}" for name in group.protocols(metric.name)[1:] if (found := group.of(metric.name, name))]
-        rows.append(
-            (
-                Cell(label(group, groups), "head"),
-                Cell(how.arrow, "unit"),
-                Cell(ours(group.main), "number"),
-                Cell("; ".join(others) or NONE, "note" if others else "none"),
-                Cell(spelling.raw(group.valid, how.digits + 1), "number"),
-                Cell(spelling.seeds(group), "number"),
-                Cell(spelling.each(group, "parameters", lambda x: spelling.raw(x, 0)), "number"),
-                Cell(spelling.raw(group.average("updates"), 0), "number"),
-                Cell(duration(group.average("seconds")), "number"),
-                Cell(spelling.speed(group.runs), "number"),
-            )
-        )
-    return Table("What they got", "Results on test data, with the weights that were best on validation data.", header, tuple(rows))
+
+    def others(group: Group) -> str:
+        metric = group.main.metric.name
+        return "; ".join(f"{name}: {ours(found)}" for name in group.protocols(metric)[1:] if (found := group.of(metric, name)))
+
+    columns = [
+        Column("Model", "head", lambda group: label(group, groups)),
+        *facts("Metric", "Result"),
+        Column("Other protocol", "note", others),
+        *facts("Validation", "Seeds", "Parameters", "Updates", "Time", "Throughput"),
+    ]
+    return tabulated("What they got", "Results on test data, with the weights that were best on validation data.", columns, groups)

@@ -2,8 +2,11 @@
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+NONE = "—"
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,14 @@ class Cell:
     kind: str = ""
 
 
+EMPTY = Cell(NONE, "none")
+
+
+def filled(text: str, kind: str) -> Cell:
+    """A cell with this text, or an empty one."""
+    return Cell(text, kind) if text else EMPTY
+
+
 @dataclass(frozen=True)
 class Table:
     """A table for either format. ``note`` stands under the title; rows begin with their heading."""
@@ -22,6 +33,20 @@ class Table:
     note: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+class Column(NamedTuple):
+    """The title of a column, the kind of its cells, and their text for what a row is about."""
+
+    title: str
+    kind: str
+    text: Callable[[Any], str]
+
+
+def tabulated(title: str, note: str, columns: Sequence[Column], things: Iterable[Any]) -> Table:
+    """A table with a row for each thing."""
+    rows = tuple(tuple(filled(column.text(one), column.kind) for column in columns) for one in things)
+    return Table(title, note, tuple(column.title for column in columns), rows)
 
 
 def md(text: str) -> str:

@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -19,47 +18,41 @@ from multint.paper.report.section import Section
 OVERVIEW = "Each row's number in the paper and ours; the same numbers stand in the tables below."
 
 
-@dataclass(frozen=True)
-class Content:
-    """All that the page shows. ``drawn`` are the figures by file name."""
-
-    view: View
-    sections: Sequence[Section]
-    charts: Sequence[Mapping[str, Any]]
-    drawn: Mapping[str, bytes]
-    warnings: Sequence[str]
-    focus: Focus
-
-
-def html_page(content: Content) -> str:
+def html_page(
+    view: View,
+    sections: Sequence[Section],
+    charts: Sequence[Mapping[str, Any]],
+    drawn: Mapping[str, bytes],
+    warnings: Sequence[str],
+    shown: Focus,
+) -> str:
+    """The page. ``drawn`` are the figures by file name; ``shown`` are the runs that it starts with."""
     template = (files("multint.paper.report") / "page.html").read_text(encoding="utf-8")
     script = re.findall(r"<script>(.*?)</script>", template, re.DOTALL)[-1]
-    view, sections = content.view, content.sections
-    mine = focus.groups(view.records.runs, content.focus.runs)
-    charts = [*drawing.charts(view, mine), *content.charts]
-    own = len(charts) - len(content.charts)
+    mine = focus.groups(view.records.runs, shown.runs)
+    own = drawing.charts(view, mine)
     overview, panels, twins = claims.overview(sections), tables.panel_tables(view, sections), tables.twin_tables(view, sections)
     after = [twins[-1], *tables.account_tables(view, sections)]
     titles = [overview.title, *(t.title for t in panels), *(t.title for t in twins[:-1]), *(s.title for s in sections)]
-    boxes = [_chart_box(i, chart) for i, chart in enumerate(charts)]
+    boxes = [_chart_box(i, chart) for i, chart in enumerate((*own, *charts))]
     parts = {
         # only the page's own script may run, whatever a record says
         "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "focus": _focus(content.focus, mine, boxes[:own]),
+        "focus": _focus(shown, mine, boxes[: len(own)]),
         "heading": ("h2" if mine else "h1"),
         "summary": html.escape(tables.summary(view)),
         "tiles": _tiles(against.tally(view)),
         "claims": (_folded if mine else _html_table)(overview),
-        "warnings": _warnings(content.warnings),
-        "overview": _picture(content.drawn, "paper", "Ours against the paper", OVERVIEW),
+        "warnings": _warnings(warnings),
+        "overview": _picture(drawn, "paper", "Ours against the paper", OVERVIEW),
         "contents": "".join(
             f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in (*titles, *(t.title for t in after))
         ),
         "tables": "".join(_folded(t) for t in (*panels, *twins[:-1])),
-        "sections": "".join(_section(one, content.drawn, fold=bool(mine)) for one in sections),
+        "sections": "".join(_section(one, drawn, fold=bool(mine)) for one in sections),
         "costs": "".join(_html_table(t) for t in after),
-        "charts": "".join(boxes[own:]) or "<p>No run has left a curve yet.</p>",
-        "data": _script_json(charts),
+        "charts": "".join(boxes[len(own) :]) or "<p>No run has left a curve yet.</p>",
+        "data": _script_json([*own, *charts]),
     }
     return re.sub(r"@@(\w+)@@", lambda match: parts[match[1]], template)
 

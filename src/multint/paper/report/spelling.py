@@ -9,8 +9,7 @@ from multint.paper.experiment import Metric
 from multint.paper.numbers import Printed, printing
 from multint.paper.record import Data, Record
 from multint.paper.records import Group, Scores
-
-NONE = "—"
+from multint.paper.report.markup import NONE as NONE
 
 
 def how(metric: Metric) -> Printed:

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from multint.paper.experiment import Metric
-from multint.paper.numbers import PANELS, ROWS, SECTIONS, Row, printed, printing
+from multint.paper.numbers import BY_KEY, PANELS, ROWS, SECTIONS, Row, printed, printing
 from multint.paper.record import Record, changed_settings, flat
 from multint.paper.records import RATE, Group, Scores, changes, label, same_data, selected, settings
 from multint.paper.report import against, spelling
 from multint.paper.report.against import Outcome, Standing, View, as_written, outcome, protocols, standing, twin
-from multint.paper.report.markup import Cell, Table
+from multint.paper.report.markup import EMPTY, NONE, Cell, Column, Table, filled, tabulated
 from multint.paper.report.section import Section
-from multint.paper.report.spelling import NONE, duration, ours, stds
+from multint.paper.report.spelling import duration, ours, raw, stds
 
 SIGNS = {"better": "✓ better", "met": "✓ met", "miss": "✗ miss"}
 LEADS = {
@@ -20,6 +21,30 @@ LEADS = {
     "diverged": Cell("✗ diverged", "miss"),
     "level": Cell("= level", "none"),
 }
+FACTS = {  # what several tables say of a group of runs
+    column.title: column
+    for column in (
+        Column("Data", "name", lambda group: spelling.data(group.one.data)),
+        Column("Metric", "unit", lambda group: spelling.how(group.main.metric).arrow),
+        Column("Validation", "number", lambda group: raw(group.valid, spelling.how(group.main.metric).digits + 1)),
+        Column("Result", "number", lambda group: ours(group.main)),
+        Column("Seeds", "number", spelling.seeds),
+        Column("Parameters", "number", lambda group: spelling.each(group, "parameters", lambda x: raw(x, 0))),
+        Column("Updates", "number", lambda group: raw(group.average("updates"), 0)),
+        Column("Epochs", "number", lambda group: raw(group.average("epochs"), None)),
+        Column("Time", "number", lambda group: duration(group.average("seconds"))),
+        Column("of it scoring", "number", lambda group: duration(group.average("scoring_seconds"))),
+        Column("Device time", "number", lambda group: duration(group.average("device_seconds"))),
+        Column("Throughput", "number", lambda group: spelling.speed(group.runs)),
+        Column("Device", "name", lambda group: spelling.each(group, "device", str)),
+        Column("Precision", "name", lambda group: spelling.each(group, "precision", str)),
+        Column("torch", "name", lambda group: "; ".join(dict.fromkeys(str(run.versions.get("torch", NONE)) for run in group.runs))),
+    )
+}
+
+
+def facts(*titles: str) -> list[Column]:
+    return [FACTS[title] for title in titles]
 
 
 # ---- the paper's panels ----
@@ -55,24 +80,19 @@ def _row(view: View, s: Standing) -> tuple[Cell, ...]:
     ran = found is not None or small.kind != "none"
     first = (Cell(row.model, "head" if ran else "head idle"), Cell(how.arrow, "unit"), Cell(printed(row), "number"))
     if row.cited:
-        return (*first, Cell("cited", "none"), *[Cell(NONE, "none")] * 8, Cell(row.note, "note"))
-    note = Cell("; ".join(filter(None, (row.note, view.note(s.group) if s.group else "", _formula(view, row)))), "note")
+        return (*first, Cell("cited", "none"), *[EMPTY] * 8, Cell(row.note, "note"))
+    formula = f"judged by the {'population' if row.population else 'sample'} formula, which the printed number follows"
+    notes = (row.note, view.note(s.group) if s.group else "", formula if row.over else "")
+    note = Cell("; ".join(filter(None, notes)), "note")
     if found is None:
-        text = f"not run ({_filled(view, row)} of {len(row.over)})" if row.over and _filled(view, row) else "not run"
-        return (
-            *first,
-            Cell(text, "none"),
-            Cell(NONE, "none"),
-            Cell("not run", "none"),
-            Cell(NONE, "none"),
-            small,
-            *[Cell(NONE, "none")] * 4,
-            note,
-        )
+        ready = len(_means(view, row))
+        text = f"not run ({ready} of {len(row.over)})" if ready else "not run"
+        return (*first, Cell(text, "none"), EMPTY, verdict_cell(None), EMPTY, small, *[EMPTY] * 4, note)
     gap = spelling.gap(found.value - row.value, row.digits + 1) if row.value is not None else NONE
-    mine = (Cell(stds(_means(view, row)), "number long") if row.over else Cell(ours(_scores(s)), "number"), Cell(gap, "number"))
-    facts = _facts(s.group, _scores(s)) if s.group else (Cell(str(found.seeds), "number"), *[Cell(NONE, "none")] * 3)
-    return (*first, *mine, verdict_cell(found), _others(view, row), small, *facts, note)
+    scores = s.scores
+    mine = Cell(ours(scores), "number") if scores else Cell(stds(_means(view, row)), "number long")
+    more = _facts(s.group, scores) if s.group and scores else (Cell(str(found.seeds), "number"), *[EMPTY] * 3)
+    return (*first, mine, Cell(gap, "number"), verdict_cell(found), _others(view, row), small, *more, note)
 
 
 def verdict_cell(found: Outcome | None) -> Cell:
@@ -84,12 +104,6 @@ def verdict_cell(found: Outcome | None) -> Cell:
     return Cell(f"{found.word} ({against.SINGLE})", "single") if found.seeds == 1 else Cell(SIGNS[found.word], found.word)
 
 
-def _scores(s: Standing) -> Scores:
-    found = s.group.of(s.row.metric, split=PANELS[s.row.panel].split) if s.group else None
-    assert found is not None
-    return found
-
-
 def _others(view: View, row: Row) -> Cell:
     """The number by other protocols, each with its verdict."""
     found = {name: outcome(view, row, name) for name in protocols(view, row)}
@@ -98,18 +112,16 @@ def _others(view: View, row: Row) -> Cell:
         for name, one in found.items()
         if one
     ]
-    return Cell("; ".join(parts) or NONE, "note" if parts else "none")
+    return filled("; ".join(parts), "note")
 
 
 def _laptop(view: View, s: Standing) -> Cell:
     if s.row.over:
         means = _means(view, s.row, "laptop")
-        return Cell(stds(means), "number long") if len(means) == len(s.row.over) else Cell(NONE, "none")
+        return Cell(stds(means), "number long") if len(means) == len(s.row.over) else EMPTY
     found = s.laptop and s.laptop.of(s.row.metric)
-    if not s.laptop or not found:
-        return Cell(NONE, "none")
-    count = len(found.values)
-    return Cell(f"{ours(found)} ({count} seed{'s' if count > 1 else ''})", "number")
+    count = len(found.values) if found else 0
+    return Cell(f"{ours(found)} ({count} seed{'s' if count > 1 else ''})", "number") if found else EMPTY
 
 
 def _means(view: View, row: Row, scale: str = "paper") -> list[float]:
@@ -118,27 +130,15 @@ def _means(view: View, row: Row, scale: str = "paper") -> list[float]:
     return [found.mean for group in groups if group and (found := group.of(against.SPREAD))]
 
 
-def _filled(view: View, row: Row) -> int:
-    return len(_means(view, row))
-
-
-def _formula(view: View, row: Row) -> str:
-    return (
-        f"judged by the {'population' if row.population else 'sample'} formula, which the printed number follows"
-        if row.over
-        else ""
-    )
-
-
 def _beside(view: View, s: Standing, group: Group) -> tuple[Cell, ...]:
     """A line under a row for runs that must not be read as filling it."""
     name, why = _why_beside(view, s, group)
     found = group.of(s.row.metric)
     assert found is not None
-    lead = (Cell(f"↳ {s.row.model}, {name}", "head beside"), Cell(spelling.how(found.metric).arrow, "unit"), Cell(NONE, "none"))
+    lead = (Cell(f"↳ {s.row.model}, {name}", "head beside"), Cell(spelling.how(found.metric).arrow, "unit"), EMPTY)
     others = [(kind, group.of(s.row.metric, kind)) for kind in group.protocols(s.row.metric)[1:]]
-    text = "; ".join(f"{kind}: {spelling.raw(one.mean, s.row.digits + 1)}" for kind, one in others if one)
-    middle = (Cell(ours(found), "number"), Cell(NONE, "none"), Cell(name, "none"), Cell(text or NONE, "note"), Cell(NONE, "none"))
+    text = "; ".join(f"{kind}: {raw(one.mean, s.row.digits + 1)}" for kind, one in others if one)
+    middle = (Cell(ours(found), "number"), EMPTY, Cell(name, "none"), Cell(text or NONE, "note"), EMPTY)
     return (*lead, *middle, *_facts(group, found), Cell(why, "note"))
 
 
@@ -165,13 +165,9 @@ def _why_beside(view: View, s: Standing, group: Group) -> tuple[str, str]:
 
 def _facts(group: Group, found: Scores) -> tuple[Cell, ...]:
     digits = spelling.how(found.metric).digits + 1
-    spread = f"{spelling.raw(found.best, digits)} to {spelling.raw(found.worst, digits)}" if len(found.values) > 1 else NONE
-    return (
-        Cell(spelling.seeds(group), "number"),
-        Cell(spread, "number"),
-        Cell(spelling.each(group, "parameters", lambda x: spelling.raw(x, 0)), "number"),
-        Cell(f"{duration(group.average('seconds'))} ({duration(group.average('device_seconds'))})", "number"),
-    )
+    spread = f"{raw(found.best, digits)} to {raw(found.worst, digits)}" if len(found.values) > 1 else NONE
+    seeds, parameters, time, on_device = (FACTS[name].text(group) for name in ("Seeds", "Parameters", "Time", "Device time"))
+    return tuple(Cell(text, "number") for text in (seeds, spread, parameters, f"{time} ({on_device})"))
 
 
 # ---- MI beside its additive twin ----
@@ -236,31 +232,31 @@ def _by_rate(groups: Iterable[Group]) -> dict[tuple[str, ...], tuple[Group, int]
 
 def _twin_rows(view: View, plain: Group | None, mi: Group | None, options: Mapping[int, int]) -> list[tuple[Cell, ...]]:
     """A line per metric."""
-    one = mi or plain
-    assert one is not None
-    metrics = one.metrics if plain is None or mi is None else [m for m in one.metrics if plain.of(m.name)]
-    return [_twin_row(view, plain, mi, metric, options) for metric in metrics]
+    sides = [side for side in (plain, mi) if side]
+    metrics = [metric for metric in sides[-1].metrics if all(side.of(metric.name) for side in sides)]
+    run = sides[-1].one
+    where = Cell("; with ".join(filter(None, (spelling.data(run.data), ", ".join(changes(run))))), "head")
+    size = Cell("; ".join(FACTS["Parameters"].text(side) for side in sides), "number long")
+    rows = []
+    for metric in metrics:
+        results = [cell for side in (plain, mi) for cell in _side(side, metric, options)]
+        if plain and mi:
+            beside = _difference(plain, mi, metric)
+        else:
+            beside = (EMPTY, EMPTY, Cell("no twin run" if run.twin or plain else NONE, "none"), EMPTY)
+        rows.append((where, Cell(spelling.how(metric).arrow, "unit"), *results, *beside, size))
+    return rows
 
 
-def _twin_row(view: View, plain: Group | None, mi: Group | None, metric: Metric, options: Mapping[int, int]) -> tuple[Cell, ...]:
-    run = (mi or plain or Group(())).one
-    how, none = spelling.how(metric), Cell(NONE, "none")
-    where = "; with ".join(filter(None, (spelling.data(run.data), ", ".join(changes(run)))))
-    sides = [cell for side in (plain, mi) for cell in _side(side, metric, options)]
-    size = "; ".join(spelling.each(side, "parameters", lambda x: spelling.raw(x, 0)) for side in (plain, mi) if side)
-    lead = (Cell(where, "head"), Cell(how.arrow, "unit"), *sides)
-    a, b = (side.of(metric.name) if side else None for side in (plain, mi))
-    if plain is None or mi is None or a is None or b is None:
-        return (*lead, none, none, Cell("no twin run" if run.twin or plain else NONE, "none"), none, Cell(size, "number long"))
-    gap = spelling.gap(b.mean - a.mean, how.digits + 1)
-    printed_gap = _printed_gap(plain.one, mi.one, metric.name)
-    others = [
-        f"{name}: {spelling.gap(two.mean - one.mean, how.digits + 1)}, {lead_cell(one, two).text}"
-        for name in mi.protocols(metric.name)[1:]
-        if (one := plain.of(metric.name, name)) and (two := mi.of(metric.name, name))
-    ]
-    beside = (Cell(gap, "number"), Cell(printed_gap, "number"), lead_cell(a, b))
-    return (*lead, *beside, Cell("; ".join(others) or NONE, "note" if others else "none"), Cell(size, "number long"))
+def _difference(plain: Group, mi: Group, metric: Metric) -> tuple[Cell, ...]:
+    """The difference of two sides by the main protocol, the paper's, who is ahead, and the same by other protocols."""
+    digits, printed_gap = spelling.how(metric).digits + 1, _printed_gap(plain.one, mi.one, metric.name)
+    names = (None, *mi.protocols(metric.name)[1:])
+    both = {name: (a, b) for name in names if (a := plain.of(metric.name, name)) and (b := mi.of(metric.name, name))}
+    gaps = {name: spelling.gap(b.mean - a.mean, digits) for name, (a, b) in both.items()}
+    leads = {name: lead_cell(*sides) for name, sides in both.items()}
+    others = [f"{name}: {gaps[name]}, {leads[name].text}" for name in both if name is not None]
+    return (Cell(gaps[None], "number"), Cell(printed_gap, "number"), leads[None], filled("; ".join(others), "note"))
 
 
 def lead_cell(plain: Scores, mi: Scores) -> Cell:
@@ -274,7 +270,7 @@ def lead_cell(plain: Scores, mi: Scores) -> Cell:
 def _side(group: Group | None, metric: Metric, options: Mapping[int, int]) -> tuple[Cell, Cell]:
     found = group.of(metric.name) if group else None
     if group is None or not found:
-        return Cell("not run", "none"), Cell(NONE, "none")
+        return Cell("not run", "none"), EMPTY
     count = options.get(id(group), 1)
     rate = flat(group.one.config).get(RATE)
     return Cell(group.one.recipe + (f", {RATE}={rate} of {count}" if count > 1 else ""), "name"), Cell(ours(found), "number")
@@ -282,15 +278,9 @@ def _side(group: Group | None, metric: Metric, options: Mapping[int, int]) -> tu
 
 def _printed_gap(plain: Record, mi: Record, metric: str) -> str:
     """The paper's difference, where both runs fill its rows."""
-    found = [
-        b.value - a.value
-        for a in ROWS
-        for b in ROWS
-        if (a.key, b.key, a.metric, b.metric, a.panel) == (plain.row, mi.row, metric, metric, b.panel)
-        and a.value is not None
-        and b.value is not None
-        and against.fills(PANELS[a.panel], mi)
-    ]
+    before, after = (BY_KEY.get((run.row or "", metric), ()) for run in (plain, mi))
+    both = [(a, b) for a in before for b in after if a.panel == b.panel and against.fills(PANELS[a.panel], mi)]
+    found = [b.value - a.value for a, b in both if a.value is not None and b.value is not None]
     return spelling.gap(found[0], printing(metric).digits) if found else NONE
 
 
@@ -308,28 +298,18 @@ def _trial_table(view: View) -> Table:
     plain = {
         (group.one.recipe, group.one.data.name): settings(group.one) for group in reversed(view.groups) if as_written(group.one)
     }
-    header = ("Recipe", "Data", "Changed", "Metric", "Validation", "Result", "Seeds", "Updates", "Time", "Device time")
-    rows = []
-    for group in sorted((*view.trials, *_unselected(view)), key=lambda group: (group.one.recipe, group.loss)):
-        run = group.one
-        rows.append(
-            (
-                Cell(run.recipe, "head"),
-                Cell(spelling.data(run.data), "name"),
-                Cell(_tried(plain.get((run.recipe, run.data.name)), run), "note"),
-                Cell(spelling.how(group.main.metric).arrow, "unit"),
-                Cell(spelling.raw(group.valid, spelling.how(group.main.metric).digits + 1), "number"),
-                Cell(ours(group.main), "number"),
-                Cell(spelling.seeds(group), "number"),
-                Cell(spelling.raw(group.average("updates"), 0), "number"),
-                *(Cell(duration(group.average(name)), "number") for name in ("seconds", "device_seconds")),
-            )
-        )
+    columns = [
+        Column("Recipe", "head", lambda group: group.one.recipe),
+        *facts("Data"),
+        Column("Changed", "note", lambda group: _tried(plain.get((group.one.recipe, group.one.data.name)), group.one)),
+        *facts("Metric", "Validation", "Result", "Seeds", "Updates", "Time", "Device time"),
+    ]
     note = (
         "Recipes that were also run as they stand, or at another rate, here with the settings in which they differ from that run. "
         "Settings are selected by validation scores."
     )
-    return Table("Trials", note, header, tuple(rows))
+    groups = sorted((*view.trials, *_unselected(view)), key=lambda group: (group.one.recipe, group.loss))
+    return tabulated("Trials", note, columns, groups)
 
 
 def _unselected(view: View) -> list[Group]:
@@ -347,41 +327,34 @@ def _tried(plain: Mapping[str, str] | None, run: Record) -> str:
     return ", ".join([*(others or changes(run)), *rate])
 
 
-COST_HEADER: tuple[str, ...] = (
-    *("Recipe", "Data", "Runs", "Updates", "Parameters", "Time per run", "of it scoring", "Device time per run"),
-    *("Time in all", "Device time in all", "Throughput", "Device", "Precision", "torch"),
-)
-
-
 def _cost_table(view: View, rows_of_panels: Sequence[Row]) -> Table:
     groups = (*view.groups, *view.trials)
-    none = Cell(NONE, "none")
-    rows: list[tuple[Cell, ...]] = [
-        (
-            Cell(label(group, groups), "head"),
-            Cell(spelling.data(group.one.data), "name"),
-            Cell(str(len(group.runs)), "number"),
-            Cell(spelling.raw(group.average("updates"), 0), "number"),
-            Cell(spelling.each(group, "parameters", lambda x: spelling.raw(x, 0)), "number"),
-            *(Cell(duration(group.average(name)), "number") for name in ("seconds", "scoring_seconds", "device_seconds")),
-            *(Cell(duration(_total(group.runs, name)), "number") for name in ("seconds", "device_seconds")),
-            Cell(spelling.speed(group.runs), "number"),
-            *(Cell("; ".join(group.different(name)) or NONE, "name") for name in ("device", "precision")),
-            Cell("; ".join(dict.fromkeys(str(run.versions.get("torch", NONE)) for run in group.runs)), "name"),
-        )
-        for group in groups
+    time, device_time = facts("Time", "Device time")
+    columns = [
+        Column("Recipe", "head", lambda group: label(group, groups)),
+        *facts("Data"),
+        Column("Runs", "number", lambda group: str(len(group.runs))),
+        *facts("Updates", "Parameters"),
+        time._replace(title="Time per run"),
+        *facts("of it scoring"),
+        device_time._replace(title="Device time per run"),
+        Column("Time in all", "number", lambda group: duration(_total(group.runs, "seconds"))),
+        Column("Device time in all", "number", lambda group: duration(_total(group.runs, "device_seconds"))),
+        *facts("Throughput", "Device", "Precision", "torch"),
     ]
-    for family, runs in families(view.records.runs, rows_of_panels).items():
-        both = (Cell(duration(_total(runs, name)), "number") for name in ("seconds", "device_seconds"))
-        lead = (Cell(f"{family} in all", "head"), Cell(", ".join(dict.fromkeys(run.data.name for run in runs)), "name"))
-        rows.append((*lead, Cell(str(len(runs)), "number"), *[none] * 5, *both, *[none] * 4))
     note = (
         "Wall time of training and of the final scores, without the compilation of kernels, and the share of it in which the "
         "run had the device (wall time over the runs that shared it), means over seeds. Where no time of scoring is given, the "
         "record is of before November 2026 and its time is that of training alone. The last lines add up every record, also of a "
         "seed that was run again."
     )
-    return Table("Hardware and cost", note, COST_HEADER, tuple(rows))
+    table = tabulated("Hardware and cost", note, columns, groups)
+    sums = []
+    for family, runs in families(view.records.runs, rows_of_panels).items():
+        both = (Cell(duration(_total(runs, name)), "number") for name in ("seconds", "device_seconds"))
+        lead = (Cell(f"{family} in all", "head"), Cell(", ".join(dict.fromkeys(run.data.name for run in runs)), "name"))
+        sums.append((*lead, Cell(str(len(runs)), "number"), *[EMPTY] * 5, *both, *[EMPTY] * 4))
+    return replace(table, rows=(*table.rows, *sums))
 
 
 def families(runs: Iterable[Record], rows: Sequence[Row]) -> dict[str, list[Record]]:
@@ -407,35 +380,34 @@ def spent(runs: Sequence[Record]) -> str:
 
 
 def _run_table(view: View) -> Table:
-    runs = view.records.runs
-    kinds = spelling.protocols(runs)
-    header = ("Run", "Data", "Changed", "Seed", "Result", *(kind.capitalize() for kind in kinds), "Validation")
-    header += ("Parameters", "Updates", "Epochs", "Time", "Device time", "Sessions", "Device", "Commit", "Sum of the data")
-    rows = []
-    for run in runs:
-        digits = spelling.how(run.main.metric).digits + 1
-        by_kind = [run.result(run.main.metric.name, kind, run.main.split) for kind in kinds]
-        rows.append(
-            (
-                Cell(run.run, "head"),
-                Cell(spelling.data(run.data), "name"),
-                Cell(", ".join(map(str, run.changed)) or NONE, "note"),
-                Cell(NONE if run.seed is None else str(run.seed), "number"),
-                Cell(spelling.result(run), "number"),
-                *(Cell(spelling.raw(one and one.value, digits), "number") for one in by_kind),
-                Cell(spelling.raw(run.valid, digits), "number"),
-                Cell(spelling.raw(run.parameters, 0), "number"),
-                Cell(spelling.raw(run.updates, 0), "number"),
-                Cell(spelling.raw(run.epochs, None), "number"),
-                Cell(duration(run.seconds), "number"),
-                Cell(duration(run.device_seconds), "number"),
-                Cell(str(len(run.history) or NONE), "number"),
-                Cell(run.device or NONE, "name"),
-                Cell((run.commit or NONE) + (" ⚠ uncommitted changes" if run.dirty else ""), "name"),
-                Cell((run.data.sha256 or NONE)[:12]),
-            )
-        )
-    return Table("All runs", "Every record.", header, tuple(rows))
+    def digits(run: Record) -> int:
+        return spelling.how(run.main.metric).digits + 1
+
+    def by(protocol: str) -> Column:
+        def text(run: Record) -> str:
+            one = run.result(run.main.metric.name, protocol, run.main.split)
+            return raw(one and one.value, digits(run))
+
+        return Column(protocol.capitalize(), "number", text)
+
+    def fact(title: str) -> Column:
+        return FACTS[title]._replace(text=lambda run: FACTS[title].text(Group((run,))))
+
+    columns = [
+        Column("Run", "head", lambda run: run.run),
+        fact("Data"),
+        Column("Changed", "note", lambda run: ", ".join(map(str, run.changed)) or NONE),
+        Column("Seed", "number", lambda run: NONE if run.seed is None else str(run.seed)),
+        Column("Result", "number", spelling.result),
+        *map(by, spelling.protocols(view.records.runs)),
+        Column("Validation", "number", lambda run: raw(run.valid, digits(run))),
+        *map(fact, ("Parameters", "Updates", "Epochs", "Time", "Device time")),
+        Column("Sessions", "number", lambda run: str(len(run.history) or NONE)),
+        fact("Device"),
+        Column("Commit", "name", lambda run: (run.commit or NONE) + (" ⚠ uncommitted changes" if run.dirty else "")),
+        Column("Sum of the data", "", lambda run: (run.data.sha256 or NONE)[:12]),
+    ]
+    return tabulated("All runs", "Every record.", columns, view.records.runs)
 
 
 def summary(view: View) -> str:
