@@ -9,7 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,6 @@ class Group:
         """Mean of a numeric field over the runs that have it."""
         found = [float(x) for run in self.runs if (x := getattr(run, name)) is not None]
         return sum(found) / len(found) if found else None
-
-    def different(self, name: str) -> list[str]:
-        """The different values of a field, in order of appearance."""
-        return list(dict.fromkeys(str(x) for run in self.runs if (x := getattr(run, name)) is not None))
 
 
 @dataclass(frozen=True)
@@ -208,34 +204,26 @@ def _read_curve(results: Path, run: str, curve: str) -> tuple[tuple[Point, ...],
     bad: dict[str, list[int]] = {}  # numbers of lines by what of them could not be read
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         rows = csv.DictReader(lines)
-        names = rows.fieldnames or ()
+        names = list(rows.fieldnames or ())
         if "update" not in names:
             return (), [f"{curve}: no column named update; not read"]
-        others = [name for name in names if name not in _POINT]
         for number, line in enumerate(rows, start=2):
-            point = _point(line)
-            if point is None:
+            values, unread = _numbers(line, names)
+            known = [x if math.isfinite(x := values.pop(name, math.nan)) else None for name in _POINT]
+            update, epoch, seconds, train, valid = known
+            if update is None or not set(_POINT).isdisjoint(unread):
                 bad.setdefault("cannot be read; left out", []).append(number)
                 continue
-            extra, unread = _extra(line, others)
             for name in unread:
                 bad.setdefault(f"cannot read {repr(name[:60])[1:-1]}; ignored", []).append(number)
-            points[point.update] = replace(point, extra=extra)
+            points[update] = Point(update, epoch, seconds, train, valid, values)
     more = {what: f" and {len(found) - 1} more" if len(found) > 1 else "" for what, found in bad.items()}
     faults = [f"{curve} line {found[0]}{more[what]}: {what}" for what, found in bad.items()]
     return tuple(points[update] for update in sorted(points)), faults
 
 
-def _point(line: Mapping[str | None, Any]) -> Point | None:
-    try:
-        update, epoch, seconds, train, valid = (_cell(line.get(name)) for name in _POINT)
-    except ValueError:
-        return None
-    return None if update is None else Point(update, epoch, seconds, train, valid)
-
-
-def _extra(line: Mapping[str | None, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
-    """The other columns of a line that hold a number, and the names of those that hold something else."""
+def _numbers(line: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
+    """The columns of a line that hold a number, and the names of those that hold something else."""
     found: dict[str, float] = {}
     unread = []
     for name in names:
@@ -247,8 +235,3 @@ def _extra(line: Mapping[str | None, Any], names: Iterable[str]) -> tuple[dict[s
         if math.isfinite(value) or value == -math.inf:
             found[name] = value
     return found, unread
-
-
-def _cell(text: str | None) -> float | None:
-    value = float(text) if text else None
-    return value if value is not None and math.isfinite(value) else None
