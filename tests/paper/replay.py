@@ -35,4 +35,4 @@ class Replay:
 
     def record(self, function):
         self.recordings.append(Recording(function, self.recordings))
-        return self.recordings[-1]
+        return self.recordings[-1].replay

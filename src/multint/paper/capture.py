@@ -2,7 +2,7 @@
 
 A graph repeats recorded operations on fixed memory, and replaying it costs one launch. So every shape of batch and state has a
 graph with input buffers of its own: inputs are copied into the buffers, the graph is replayed, and the outputs are read where it
-writes them. Two calls record and replay, ``Recorder.record`` and ``Graph.replay``; with a stand-in for them the tests need no GPU.
+writes them. A ``Recorder`` records a graph; with a stand-in for it the tests need no GPU.
 """
 
 from collections import Counter
@@ -19,26 +19,11 @@ Outputs = Any  # a tree of tensors
 
 
 @runtime_checkable
-class Graph(Protocol):
-    def replay(self) -> Outputs:
-        """Repeat the recorded operations. The outputs are valid until any graph of the same recorder is replayed."""
-        ...
-
-
-@runtime_checkable
 class Recorder(Protocol):
     stream: Any  # for updates that are not replayed; None: the current one
 
-    def record(self, function: Callable[[], Outputs]) -> Graph: ...
-
-
-class _CudaGraph:
-    def __init__(self, graph: Any, outputs: Outputs) -> None:
-        self.graph, self.outputs = graph, outputs
-
-    def replay(self) -> Outputs:
-        self.graph.replay()
-        return self.outputs
+    def record(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
+        """Repeats the function's operations. Its outputs are valid until the next replay of anything this recorder recorded."""
 
 
 class CudaRecorder:
@@ -47,11 +32,16 @@ class CudaRecorder:
     def __init__(self) -> None:
         self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
-    def record(self, function: Callable[[], Outputs]) -> Graph:
+    def record(self, function: Callable[[], Outputs]) -> Callable[[], Outputs]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             outputs = function()
-        return _CudaGraph(graph, outputs)
+
+        def replay() -> Outputs:
+            graph.replay()
+            return outputs
+
+        return replay
 
 
 def why_not(fabric: Any) -> str | None:
@@ -134,7 +124,7 @@ class _Recorded:
             return part.clone() if part.untyped_storage().data_ptr() in memory else part
 
         update.optimizer.zero_grad()  # gradients from outside the graph are freed outside it
-        self.graph = recorder.record(lambda: mapped(apart, update(*self.buffers)))
+        self.replay = recorder.record(lambda: mapped(apart, update(*self.buffers)))
 
     def __call__(self, batch: Batch, state: State) -> Outputs:
         if form(batch) != self.form:
@@ -144,4 +134,4 @@ class _Recorded:
             )
         for buffer, new in zip(tensors(self.buffers), tensors((batch, state)), strict=True):
             buffer.copy_(new, non_blocking=True)
-        return self.graph.replay()
+        return self.replay()
