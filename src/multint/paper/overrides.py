@@ -61,21 +61,19 @@ def apply(recipe: T, changes: Iterable[str]) -> T:
     """The recipe with every ``key=value`` set."""
     for change in spelled(recipe, changes):
         key, _, text = change.partition("=")
-        recipe = _set(recipe, key.split("."), text, key, recipe)
+        if key not in keys(recipe):
+            raise RecipeError(f"no setting {key!r}; there are {', '.join(keys(recipe))}")
+        try:
+            recipe = _set(recipe, key.split("."), text)
+        except ValueError as error:
+            raise RecipeError(f"{key}={text!r}: {error}") from error
     return recipe
 
 
-def _set(node: Any, path: list[str], text: str, key: str, top: Any) -> Any:
+def _set(node: Any, path: list[str], text: str) -> Any:
     name, *rest = path
-    names = {f.name for f in fields(node)} - (set(SAID) if isinstance(node, Recipe) else set())
-    if name not in names or (bool(rest) != is_dataclass(getattr(node, name))):
-        raise RecipeError(f"no setting {key!r}; there are {', '.join(keys(top))}")
-    if rest:
-        return replace(node, **{name: _set(getattr(node, name), rest, text, key, top)})
-    try:
-        return replace(node, **{name: parse(text, get_type_hints(type(node))[name])})
-    except ValueError as error:
-        raise RecipeError(f"{key}={text!r}: {error}") from error
+    value = _set(getattr(node, name), rest, text) if rest else parse(text, get_type_hints(type(node))[name])
+    return replace(node, **{name: value})
 
 
 def parse(text: str, kind: Any) -> Any:
@@ -85,7 +83,8 @@ def parse(text: str, kind: Any) -> Any:
         if type(None) in arguments and text.lower() == "none":
             return None
         for option in arguments:
-            if option is not type(None) and get_origin(option) is not Mapping and not _is_mapping(option):
+            a_mapping = isinstance(get_origin(option), type) and issubclass(get_origin(option), Mapping)
+            if option is not type(None) and not a_mapping:
                 return parse(text, option)
     if origin is tuple:
         return tuple(parse(part.strip(), arguments[0]) for part in text.strip("()").split(","))
@@ -99,11 +98,6 @@ def parse(text: str, kind: Any) -> Any:
         except ValueError:
             raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
     return text
-
-
-def _is_mapping(kind: Any) -> bool:
-    origin = get_origin(kind)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def rebuilt(recipe: T, settings: Mapping[str, Any]) -> T:
