@@ -58,14 +58,45 @@ class Pair:
 
 def curves(title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark] = (), form: str = "svg") -> bytes:
     """Validation result over updates, one line per run, the paper's test results as dashed levels."""
+    from matplotlib.figure import Figure
+
     with style():
-        return rendered(_draw_curves(title, unit, lines, marks), form)
+        figure = Figure(figsize=(8, 4.8), layout="constrained")
+        axes = figure.add_subplot()
+        labels = list(dict.fromkeys(line.label for line in lines))
+        for line in lines:
+            place = labels.index(line.label)
+            how: dict[str, Any] = {
+                "color": PALETTE[place % len(PALETTE)],
+                "linestyle": STROKES[place // len(PALETTE) % len(STROKES)],
+            }
+            first = next(other for other in lines if other.label == line.label) is line
+            named = line.label.replace("_", " _", 1) if first and line.label.startswith("_") else line.label if first else "_"
+            axes.plot(line.x, line.y, label=named, linewidth=1.6, marker="o" if len(line.x) < 30 else None, markersize=3, **how)
+        limits = span([line.y for line in lines], [mark.value for mark in marks])
+        draw_levels(axes, marks, limits)
+        axes.set(title=title, xlabel="updates", ylabel=f"validation {unit}", ylim=limits)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        plain(axes)
+        if labels:  # inside it would cover the lines
+            ncols = 1 if any(len(label) > LONG for label in labels) else min(3, len(labels))
+            figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=ncols)
+        return rendered(figure, form)
 
 
 def pairs(rows: Sequence[Pair], form: str = "svg", dark: bool = False) -> bytes:
     """Ours (filled, a bar from the best seed to the worst) against the paper (hollow), one axis per metric, verdicts beside."""
+    from matplotlib.figure import Figure
+
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    counts = [sum(row.metric == metric for row in rows) for metric in metrics]
     with style():
-        return rendered(_draw_pairs(rows, dark), form)
+        figure = Figure(figsize=(8, 1.0 + 0.32 * len(rows) + 0.7 * len(metrics)), layout="constrained")
+        figure.set_facecolor(GROUND[dark])
+        for place, metric in enumerate(metrics):
+            axes = figure.add_subplot(figure.add_gridspec(len(metrics), 1, height_ratios=[n + 1 for n in counts])[place])
+            _compare(axes, [row for row in rows if row.metric == metric], dark, legend=place == 0)
+        return rendered(figure, form)
 
 
 def empty(title: str, x: str, y: str, form: str = "svg", dark: bool = False) -> bytes:
@@ -79,42 +110,6 @@ def empty(title: str, x: str, y: str, form: str = "svg", dark: bool = False) -> 
         frame(axes, title, x, y, dark)
         not_run(axes, dark)
         return rendered(figure, form)
-
-
-def _draw_curves(title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark]) -> "Figure":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    labels = list(dict.fromkeys(line.label for line in lines))
-    for line in lines:
-        place = labels.index(line.label)
-        style: dict[str, Any] = {"color": PALETTE[place % len(PALETTE)], "linestyle": STROKES[place // len(PALETTE) % len(STROKES)]}
-        first = next(other for other in lines if other.label == line.label) is line
-        named = line.label.replace("_", " _", 1) if first and line.label.startswith("_") else line.label if first else "_"
-        axes.plot(line.x, line.y, label=named, linewidth=1.6, marker="o" if len(line.x) < 30 else None, markersize=3, **style)
-    limits = span([line.y for line in lines], [mark.value for mark in marks])
-    draw_levels(axes, marks, limits)
-    axes.set(title=title, xlabel="updates", ylabel=f"validation {unit}", ylim=limits)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    plain(axes)
-    if labels:  # inside it would cover the lines
-        ncols = 1 if any(len(label) > LONG for label in labels) else min(3, len(labels))
-        figure.legend(loc="outside lower left", fontsize=8, frameon=False, ncols=ncols)
-    return figure
-
-
-def _draw_pairs(rows: Sequence[Pair], dark: bool) -> "Figure":
-    from matplotlib.figure import Figure
-
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    counts = [sum(row.metric == metric for row in rows) for metric in metrics]
-    figure = Figure(figsize=(8, 1.0 + 0.32 * len(rows) + 0.7 * len(metrics)), layout="constrained")
-    figure.set_facecolor(GROUND[dark])
-    for place, metric in enumerate(metrics):
-        axes = figure.add_subplot(figure.add_gridspec(len(metrics), 1, height_ratios=[n + 1 for n in counts])[place])
-        _compare(axes, [row for row in rows if row.metric == metric], dark, legend=place == 0)
-    return figure
 
 
 def frame(axes: "Axes", title: str, x: str, y: str, dark: bool, pad: float = 8.0) -> None:
