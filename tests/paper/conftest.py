@@ -45,7 +45,7 @@ def data(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    pytest.importorskip("pooch")
+    pytest.importorskip("requests")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Server({}).running() as running:
         yield running

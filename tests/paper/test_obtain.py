@@ -265,16 +265,16 @@ UNREACHABLE = a_source(a_file("small", TEXT, Address("http://127.0.0.1:9/small",
 
 
 def test_no_network_is_one_line(data, monkeypatch):
-    pytest.importorskip("pooch")
+    pytest.importorskip("requests")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(DataError, match=f"get it yourself and put it at {data / 'small' / 'small'}") as caught:
         fetch(UNREACHABLE)
     assert "\n" not in str(caught.value)
 
 
-def test_without_pooch_the_message_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DataError, match=r"downloads need pooch: pip install 'multint\[paper\]'.*put it at"):
+def test_without_requests_the_message_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "requests", None)
+    with pytest.raises(DataError, match=r"downloads need requests: pip install 'multint\[paper\]'.*put it at"):
         fetch(UNREACHABLE)
 
 
@@ -298,7 +298,5 @@ def test_a_full_disk_is_one_line_and_publishes_nothing(pair, data, place, monkey
 
 def test_progress_goes_to_stderr(capsys):
     out = io.BytesIO()
-    sink = obtain._Sink(out, Address("http://127.0.0.1/small", 3_000_000), 1_000_000, show=True)
-    sink.write(bytes(500_000))
-    sink.tell("\n")
+    obtain._append([bytes(500_000)], out, Address("http://127.0.0.1/small", 3_000_000), 1_000_000, show=True)
     assert capsys.readouterr().err == "\rsmall: 1.5 of 3.0 MB\rsmall: 1.5 of 3.0 MB\n"

@@ -16,7 +16,7 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from lzma import LZMAError
 from lzma import open as xz_open
@@ -281,60 +281,53 @@ def _download_from(address: Address, source: Source, file: File, folder: Path, p
 def _receive(address: Address, part: Path, progress: bool) -> None:
     """Append the missing bytes to ``part``. It stays if the connection breaks and is removed if it cannot be right."""
     try:
-        import pooch  # type: ignore[import-untyped]
+        import requests
     except ImportError as error:
-        raise DataError("downloads need pooch: pip install 'multint[paper]'") from error
+        raise DataError("downloads need requests: pip install 'multint[paper]'") from error
     with part.open("ab") as out:
         if address.bytes is not None and out.tell() > address.bytes:
             out.truncate(0)
         have = out.seek(0, os.SEEK_END)
         if have == address.bytes:
             return
-
-        def answered(response: Any, *_: Any, **__: Any) -> None:
-            if response.status_code == 200:  # all of it, though only the rest was asked for
-                out.truncate(0)
-                sink.have = 0
-
-        sink = _Sink(out, address, have, progress and sys.stderr.isatty())
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         try:
-            pooch.HTTPDownloader(chunk_size=1 << 16, headers=headers, hooks={"response": answered})(address.url, sink, None)
+            with requests.get(address.url, headers=headers, stream=True, timeout=30) as response:
+                response.raise_for_status()
+                if response.status_code == 200:  # all of it, though only the rest was asked for
+                    have = out.truncate(0)
+                _append(response.iter_content(1 << 16), out, address, have, progress and sys.stderr.isatty())
         except (OSError, ValueError) as error:  # requests' own errors are OSErrors
             impossible = getattr(getattr(error, "response", None), "status_code", None) == 416  # the range asked for
             if impossible or isinstance(error, _TooMuch) or out.tell() == 0:
                 part.unlink()
             raise DataError(f"{address.url}: {one_line(error)}") from error
-        finally:
-            if sink.show:
-                sink.tell("\n")
 
 
 class _TooMuch(ValueError):
     """More arrives than was announced."""
 
 
-class _Sink:
-    """Takes what arrives, shows how much, and refuses more than was announced."""
+def _append(arriving: Iterable[bytes], out: Stream, address: Address, have: int, show: bool) -> None:
+    """Write what arrives, show how much that is, and refuse more than was announced."""
 
-    def __init__(self, out: Stream, address: Address, have: int, show: bool) -> None:
-        self.out, self.address, self.have, self.show, self.shown = out, address, have, show, 0.0
+    def tell(end: str = "") -> None:
+        total = f" of {address.bytes / 1e6:.1f}" if address.bytes else ""
+        print(f"\r{address.name}: {have / 1e6:.1f}{total} MB", end=end, file=sys.stderr, flush=True)
 
-    def write(self, chunk: bytes) -> None:
-        self.have += len(chunk)
-        if self.address.bytes is not None and self.have > self.address.bytes:
-            raise _TooMuch(f"sends more than the {self.address.bytes:,} bytes of {self.address.name}")
-        self.out.write(chunk)
-        if self.show and time.monotonic() - self.shown > 0.2:
-            self.shown = time.monotonic()
-            self.tell()
-
-    def flush(self) -> None:
-        self.out.flush()
-
-    def tell(self, end: str = "") -> None:
-        total = f" of {self.address.bytes / 1e6:.1f}" if self.address.bytes else ""
-        print(f"\r{self.address.name}: {self.have / 1e6:.1f}{total} MB", end=end, file=sys.stderr, flush=True)
+    shown = 0.0
+    try:
+        for chunk in arriving:
+            have += len(chunk)
+            if address.bytes is not None and have > address.bytes:
+                raise _TooMuch(f"sends more than the {address.bytes:,} bytes of {address.name}")
+            out.write(chunk)
+            if show and time.monotonic() - shown > 0.2:
+                shown = time.monotonic()
+                tell()
+    finally:
+        if show:
+            tell("\n")
 
 
 def _check(address: Address, source: Source, file: File, part: Path) -> None:
