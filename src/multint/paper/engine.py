@@ -179,8 +179,7 @@ class _Fit:
         self.p = Progress(lr=schedule.lr)
         self.clock = Clock()
         prepared = prepare(task, schedule, fabric, self.note)
-        self.model, self.module, self.optimizer, self.step = prepared.model, prepared.module, prepared.optimizer, prepared.step
-        self.captured, self.scales = prepared.captured, prepared.scales
+        self.model, self.module, self.optimizer, self.step, self.captured, self.scales = prepared
         self.state: State = None
         self.pending = Pending(fabric.device, self.clock())
         self.timed = False  # whether kernels are compiled, so that throughput counts

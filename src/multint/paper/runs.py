@@ -158,6 +158,8 @@ class Run:
         self.curve, self.log_file = self.folder / "curve.csv", self.folder / "log.txt"
         self.columns: tuple[str, ...] = COLUMNS
         self.record_file = self.folder / "record.json"
+        self._pending = self.folder / "record.pending"
+        self.curve_name = f"curves/{name.replace('/', '-')}.csv"  # beside the records
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> "Run":
@@ -307,11 +309,6 @@ class Run:
         with room_for(path), replacing(path) as file:
             file.write(save(on_cpu(tensors)))
 
-    @property
-    def curve_name(self) -> str:
-        """Of the curve beside the records."""
-        return f"curves/{self.name.replace('/', '-')}.csv"
-
     def finish(self, line: str, results: Path) -> None:
         """Append the record to results/runs.jsonl, once even if killed on the way, and copy the curve beside it."""
         if not self.record_file.exists():
@@ -346,10 +343,6 @@ class Run:
         except OSError as error:
             what = f"cannot write the record under {results}: {error.strerror}"
             raise RunError(f"{what}; choose another with --results") from error
-
-    @property
-    def _pending(self) -> Path:
-        return self.record_file.with_suffix(".pending")
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -95,7 +95,9 @@ def train(
     run = Run(runs, run_name(job), config(job))
     if run.record_file.exists():
         watcher.say(f"{run.folder} is finished; delete it to train again")
-        return _published(run, results) if first else None
+        if first:
+            run.publish(run.record_file.read_text(), results)
+        return read(run.folder) if first else None
     if first:
         run.__enter__()
     fabric.barrier()
@@ -104,20 +106,11 @@ def train(
             fabric.barrier()  # all processes have seen it
             if first:
                 run.settle(results)
-                return read(run.folder)
-            return None
-        found = _trained(job, run, fabric, watcher, settings)
-        if found is None:
-            return None
-        run.finish(record.line(found), results)
-        return read(run.folder)
+        elif found := _trained(job, run, fabric, watcher, settings):
+            run.finish(record.line(found), results)
+        return read(run.folder) if first else None
     finally:
         run.__exit__()
-
-
-def _published(run: Run, results: Path) -> Record:
-    run.publish(run.record_file.read_text(), results)
-    return read(run.folder)
 
 
 def _trained(job: Job, run: Run, fabric: Any, watcher: engine.Watcher, settings: Mapping[str, Any]) -> Record | None:
@@ -141,7 +134,7 @@ def _trained(job: Job, run: Run, fabric: Any, watcher: engine.Watcher, settings:
         return None
     measured = task.measure(inner)
     run.write_weights(WEIGHTS, inner.state_dict())
-    return _record(job, run, task, progress, results, measured, sum(p.numel() for p in inner.parameters()), clock())
+    return _record(job, run, task, progress, results, measured, inner, clock())
 
 
 def _refuse_nan(results: Sequence[Result], progress: Progress, task: Task) -> None:
@@ -169,17 +162,15 @@ def _record(
     progress: Progress,
     results: Sequence[Result],
     measured: Mapping[str, Any],
-    parameters: int,
+    model: nn.Module,
     scoring: float,
 ) -> Record:
     where = environment()
-    data = Data(job.data.name, job.data.sha256, job.data.stands_for, job.data.own, job.data.form)
-    speed = Throughput(round(progress.work / progress.work_seconds, 1), task.work_unit) if progress.work_seconds else None
     assert progress.best is not None
     return Record(
         run=run.name,
         recipe=job.name,
-        data=data,
+        data=Data(job.data.name, job.data.sha256, job.data.stands_for, job.data.own, job.data.form),
         results=tuple(replace(one, value=round(one.value, 5)) for one in results),
         row=job.recipe.row,
         twin=job.recipe.twin,
@@ -187,18 +178,15 @@ def _record(
         seed=job.seed,
         precision=job.precision,
         changed=job.changed,
-        commit=where["commit"],
-        dirty=where["dirty"],
-        device=where["device"],
-        shared=where["shared"],
+        **{key: where[key] for key in ("commit", "dirty", "device", "shared")},
         versions={key: where[key] for key in ("python", "torch")},
-        parameters=parameters,
+        parameters=sum(p.numel() for p in model.parameters()),
         updates=progress.update,
         epochs=progress.epoch,
         ended=progress.done,
         seconds=round(progress.seconds + scoring, 2),
         scoring_seconds=round(scoring, 2),
-        throughput=speed,
+        throughput=Throughput(round(progress.work / progress.work_seconds, 1), task.work_unit) if progress.work_seconds else None,
         selected_by=Selected(selecting(task), progress.best),
         measured=measured,
         config=run.config["settings"],
@@ -271,19 +259,15 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    path = folder / WEIGHTS
-    if not path.exists():
-        best = folder / "checkpoints" / "best.safetensors"
-        if not best.exists():
-            raise RunError(f"{folder} has no weights yet: it was never evaluated")
-        path = best
+    best = folder / "checkpoints" / "best.safetensors"
+    path = next((path for path in (folder / WEIGHTS, best) if path.exists()), None)
+    if path is None:
+        raise RunError(f"{folder} has no weights yet: it was never evaluated")
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"refused {path}: it cannot be read ({error})") from error
-    return (
-        found if path.name == WEIGHTS else {key.removeprefix("model."): v for key, v in found.items() if key.startswith("model.")}
-    )
+    return engine.under("model.", found) if path == best else found
 
 
 def evaluate(folder: Path, data: Path | None, device: str, given: Mapping[str, Any] | None = None) -> list[Result]:
