@@ -4,7 +4,6 @@
 that cannot be read is named in a warning; it never stops the others from being read.
 """
 
-import dataclasses
 import json
 import math
 import types
@@ -240,6 +239,9 @@ def _named_by_recipe(old: Mapping[str, Any], own: bool, recipes: Mapping[str, Re
 # ---- values of a type, from JSON ----
 
 
+_hints = cache(get_type_hints)
+
+
 class _Unreadable(ValueError):
     pass
 
@@ -266,12 +268,6 @@ def _decode(kind: type, value: Mapping[str, Any], prefix: str, where: str, warni
     return kind(**found)
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind)}
-
-
 def _typed(hint: Any, value: Any, prefix: str, where: str, warnings: list[str]) -> Any:
     """``value`` as the annotated type; _Unreadable if it is not one."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -283,8 +279,7 @@ def _typed(hint: Any, value: Any, prefix: str, where: str, warnings: list[str]) 
         if part is not None:
             return part
     elif origin is tuple and isinstance(value, list):
-        parts = [_typed(arguments[0], one, f"{prefix}{place}.", where, warnings) for place, one in enumerate(value)]
-        return tuple(parts)
+        return tuple(_typed(arguments[0], one, f"{prefix}{place}.", where, warnings) for place, one in enumerate(value))
     elif hint is Any or (origin is Mapping and isinstance(value, dict)):
         return value
     elif hint is str and isinstance(value, str):
@@ -309,14 +304,14 @@ def _float(value: int | float) -> float:
         return math.inf
 
 
-def _short(value: Any, most: int = 60) -> str:
+def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
     """The settings of a recipe as JSON, without what is only said about it: two runs with equal ones are one run."""
-    return json.loads(json.dumps({key: value for key, value in dataclasses.asdict(recipe).items() if key not in SAID}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({key: value for key, value in asdict(recipe).items() if key not in SAID}))  # type: ignore[no-any-return]
 
 
 def changed_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
