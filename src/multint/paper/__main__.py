@@ -27,13 +27,10 @@ class Commands(click.Group):
     """The commands here and those of the experiments. Our own errors become one line and exit code 2, or that of a stopped run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        theirs = [command.name for name in experiments.names() for command in experiments.load(name).commands]
-        return sorted({*super().list_commands(ctx), *theirs})
+        return sorted({*super().list_commands(ctx), *_theirs()})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        found = super().get_command(ctx, name)
-        every = (command for one in experiments.names() for command in experiments.load(one).commands) if found is None else ()
-        return next((command for command in every if command.name == name), found)
+        return super().get_command(ctx, name) or _theirs().get(name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with one_line(ctx):  # --help lists the experiments' commands
@@ -42,6 +39,12 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with one_line(ctx):
             return super().invoke(ctx)
+
+
+def _theirs() -> dict[str, click.Command]:
+    """The experiments' own commands."""
+    every = [command for name in experiments.names() for command in experiments.load(name).commands]
+    return {command.name: command for command in reversed(every)}  # of two of one name the first counts
 
 
 @contextmanager
@@ -81,6 +84,10 @@ def own_options(name: str, words: Sequence[str]) -> dict[str, Any]:
     except click.UsageError as error:
         known = ", ".join(option.opts[0] for option in experiment.options) or "none"
         raise RecipeError(f"{error.format_message()} Options of {experiment.name}: {known}") from error
+
+
+def say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 FURTHER = {"ignore_unknown_options": True}  # which the experiment's own options may be
@@ -154,17 +161,7 @@ def recipes(pattern: str) -> None:
 @options("set", "data", "runs", "results", "device", "precision")
 @further
 def train(
-    recipe: str,
-    seed: int,
-    devices: int,
-    nodes: int,
-    changes: tuple[str, ...],
-    data: Path | None,
-    runs: Path,
-    results: Path,
-    device: str,
-    precision: str,
-    words: tuple[str, ...],
+    recipe: str, seed: int, changes: tuple[str, ...], data: Path | None, precision: str, words: tuple[str, ...], **where: Any
 ) -> None:
     """Train a recipe; the same command again continues it.
 
@@ -172,7 +169,7 @@ def train(
     """
     job = session.job(recipe, seed, changes, own_options(experiments.of(recipe), words), data, precision)
     with watching() as watcher:
-        record = session.train(job, runs, results, device=device, devices=devices, nodes=nodes, watcher=watcher)
+        record = session.train(job, **where, watcher=watcher)
     if record:
         click.echo(summary(record))
 
@@ -243,17 +240,15 @@ def sweep(
     names = list(dict.fromkeys(name for pattern in (recipe, *more) for name in experiments.matching(pattern)))
     common = (*(f"--{name}={value}" for name, value in paths.items() if value is not None), *own)
     points = [sweeps.Point(name, seed, (*changes, *point), common) for point, seed in sweeps.points(grid, seeds) for name in names]
-    # before any is trained: a wrong value, or a corpus that is not there
-    runs = [
-        session.run_name(
-            session.job(
-                one.recipe, one.seed, one.changes, own_options(experiments.of(one.recipe), own), paths["data"], paths["precision"]
-            )
-        )
-        for one in points
-    ]
-    failed, left = sweeps.run(points, jobs, engine, partition, lambda line: click.echo(line, err=True), deadline)
-    _sweep_table([paths["runs"] / run for run in runs], points)
+    given = {name: own_options(experiments.of(name), own) for name in names}
+
+    def folder(one: sweeps.Point) -> Path:
+        job = session.job(one.recipe, one.seed, one.changes, given[one.recipe], paths["data"], paths["precision"])
+        return Path(paths["runs"] / session.run_name(job))
+
+    folders = list(map(folder, points))  # before any is trained: a wrong value, or a corpus that is not there
+    failed, left = sweeps.run(points, jobs, engine, partition, say, deadline)
+    _sweep_table(folders, points)
     if failed:
         raise RunError(f"{failed} of {len(points)} runs failed; their messages are above, and the same command repeats them")
     if left:
@@ -314,9 +309,6 @@ def reproduce(
     cores = os.cpu_count() or 1
     at_a_time = jobs or (1 if paths["device"] == "cuda" or plans.has_gpu(paths["device"]) else cores)
     words = tuple(f"--{name}={value}" for name, value in paths.items() if value is not None)
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
 
     planned = plans.plan(row, scale, numbers, options=words, jobs=at_a_time, say=say, **paths)
     for line in plans.listing(planned, at_a_time):
