@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from multint.paper import experiments, numbers, session, sweeps
-from multint.paper.experiment import Shelf
+from multint.paper.experiment import Recipe, Shelf
 from multint.paper.obtain import DataError
 from multint.paper.overrides import RecipeError
 from multint.paper.record import Record
@@ -148,8 +148,7 @@ def recipes(pattern: str) -> None:
     for name in experiments.matching(pattern):
         full, recipe = experiments.find(name)
         size = experiments.load(full.partition("/")[0]).size(recipe)
-        printed = [] if recipe.row is None or recipe.scale != "paper" else numbers.printed_for(recipe.row)
-        paper = f"paper {', '.join(printed)}" if printed else ""
+        paper = _paper("paper {}", recipe)
         click.echo(f"{full:36} {f'{size:,}' if size else '':>12} {paper:11} {recipe.cite or recipe.note}")
 
 
@@ -174,15 +173,19 @@ def train(
         click.echo(summary(record))
 
 
+def _paper(words: str, one: Recipe | Record) -> str:
+    """The paper's numbers for the row of a recipe or a record of its size, put into words."""
+    printed = numbers.printed_for(one.row) if one.row and one.scale == "paper" else []
+    return words.format(", ".join(printed)) if printed else ""
+
+
 def summary(record: Record) -> str:
     by_unit: dict[str, list[str]] = {}
     for one in record.results:
         by_unit.setdefault(one.metric.unit, []).append(" ".join(filter(None, (one.protocol, f"{one.value:.3f}"))))
     results = ", ".join(f"{unit} {', '.join(values)}" for unit, values in by_unit.items())
-    printed = numbers.printed_for(record.row) if record.row and record.scale == "paper" else []
-    paper = f"; the paper has {', '.join(printed)}" if printed else ""
     return (
-        f"{record.run}: {record.main.split} {results} (valid {record.valid:.3f}){paper}; "
+        f"{record.run}: {record.main.split} {results} (valid {record.valid:.3f}){_paper('; the paper has {}', record)}; "
         f"{record.parameters:,} parameters, {record.updates:,} updates, {record.seconds:.0f} s"
     )
 

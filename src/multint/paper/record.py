@@ -96,15 +96,9 @@ class Record:
         self, metric: str, protocol: str | None = None, split: str | None = None, dataset: str | None = None
     ) -> Result | None:
         """The first result of a metric, of one protocol, split or dataset if named."""
-        named = ((protocol, "protocol"), (split, "split"), (dataset, "dataset"))
-        return next(
-            (
-                one
-                for one in self.results
-                if one.metric.name == metric and all(want is None or getattr(one, name) == want for want, name in named)
-            ),
-            None,
-        )
+        wanted = {"protocol": protocol, "split": split, "dataset": dataset}
+        of_metric = (one for one in self.results if one.metric.name == metric)
+        return next((one for one in of_metric if all(want in (None, getattr(one, name)) for name, want in wanted.items())), None)
 
     @property
     def main(self) -> Result:

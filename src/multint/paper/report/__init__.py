@@ -65,12 +65,11 @@ def markdown(results: Path, brief: bool = False) -> str:
     if warnings:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {markup.md(text)}" for text in warnings))
     parts += [markup.md_table(table) for table in tables.panel_tables(view, sections)]
-    twins = tables.twin_tables(view, sections)
-    parts += [markup.md_table(table) for table in twins[:-1] if table.rows]
+    parts += [markup.md_table(table) for table in tables.twin_tables(view) if table.rows]
     for section in sections:
         parts.append(f"### {markup.md(section.title)}\n\n{markup.md(section.note)}")
         parts += [markup.md_table(table, "####") for table in (claims.details(section), *section.tables) if table.rows]
-    parts += [markup.md_table(table) for table in (twins[-1], *tables.account_tables(view, sections)) if table.rows]
+    parts += [markup.md_table(table) for table in tables.account_tables(view, sections) if table.rows]
     return "\n\n".join(parts) + "\n"
 
 

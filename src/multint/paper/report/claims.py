@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from multint.paper import figures
 from multint.paper.numbers import PANELS, PICTURES, ROWS, SECTIONS, Row, printed, printing
@@ -22,24 +23,21 @@ def sections(view: View) -> list[Section]:
 
 def _completed(view: View, number: str, given: Sequence[Section]) -> Section:
     """A section of the paper: what experiments give, and the general claims and empty frames for the rest."""
-    covered = {panel for one in given for panel in one.panels}
-    there = {picture.name for one in given for picture in one.pictures}
+
+    def every(field: str) -> tuple[Any, ...]:
+        return tuple(part for one in given for part in getattr(one, field))
+
+    covered, there = every("panels"), {picture.name for picture in every("pictures")}
     panels = [key for key, panel in PANELS.items() if panel.section == number and key not in covered]
     frames = [_frame(one) for one in PICTURES if one.section == number and one.name not in there]
     return Section(
         f"{number} {SECTIONS[number]}",
         " ".join(one.note for one in given if one.note) or "Nothing has been run.",
         number,
-        claims=(
-            *(claim for one in given for claim in one.claims),
-            *(claim for panel in panels for claim in panel_claims(view, panel)),
-        ),
-        tables=tuple(table for one in given for table in one.tables),
-        pictures=(*(picture for one in given for picture in one.pictures), *frames),
-        rows=tuple(row for one in given for row in one.rows),
+        claims=(*every("claims"), *(claim for panel in panels for claim in panel_claims(view, panel))),
+        pictures=(*every("pictures"), *frames),
         protocols={name: text for one in given for name, text in one.protocols.items()},
-        taken=tuple(group for one in given for group in one.taken),
-        warnings=tuple(text for one in given for text in one.warnings),
+        **{field: every(field) for field in ("tables", "rows", "taken", "warnings")},
     )
 
 

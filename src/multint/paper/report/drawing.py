@@ -20,8 +20,8 @@ def charts(view: View, groups: Sequence[Group] | None = None) -> list[dict[str, 
     charts: dict[tuple[str, str], dict[str, Any]] = {}
     shown = view.groups if groups is None else groups
     for group in shown:
-        runs = [(run, points) for run in group.runs if (points := view.records.curves.get(run.run, ()))]
-        kept = [{"run": run.run, "seed": run.seed, **_series(points)} for run, points in runs if _drawn(points)]
+        series = [(run, _series(view.records.curves.get(run.run, ()))) for run in group.runs]
+        kept = [{"run": run.run, "seed": run.seed, **one} for run, one in series if any(one.values())]
         if not kept:
             continue
         unit = spelling.how(group.one.selected_by.metric if group.one.selected_by else group.main.metric).label
@@ -43,10 +43,6 @@ def _marked(group: Group, unit: str) -> list[Row]:
     """The rows of the paper whose numbers are levels in the chart."""
     mine = [row for row in ROWS if row.key and row.key == group.one.row and row.value is not None]
     return [row for row in mine if printing(row.metric).label == unit and against.fills(PANELS[row.panel], group.one)]
-
-
-def _drawn(points: Sequence[Point]) -> bool:
-    return any(p.valid is not None or p.train is not None for p in points)
 
 
 def _series(points: Sequence[Point]) -> dict[str, list[list[float | None]]]:

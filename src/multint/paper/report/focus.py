@@ -36,10 +36,7 @@ def meaning(groups: Sequence[Group]) -> str:
             parts.append(_pair(label(mi, groups), label(plain, groups), mi.main, found))
     if not parts:
         parts = [f"{label(group, groups)}: {ours(group.main)} {spelling.how(group.main.metric).label}" for group in groups]
-    seeds = sorted({len(group.runs) for group in groups})
-    count = (
-        f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' if seeds[0] > 1 else ''}" if seeds else ""
-    )
+    count = spelling.seed_count([len(group.runs) for group in groups])
     return f"{'; '.join(parts)} ({count} each)." if parts else "Nothing has been run."
 
 

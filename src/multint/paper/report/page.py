@@ -31,9 +31,9 @@ def html_page(
     script = re.findall(r"<script>(.*?)</script>", template, re.DOTALL)[-1]
     mine = focus.groups(view.records.runs, shown.runs)
     own = drawing.charts(view, mine)
-    overview, panels, twins = claims.overview(sections), tables.panel_tables(view, sections), tables.twin_tables(view, sections)
-    after = [twins[-1], *tables.account_tables(view, sections)]
-    titles = [overview.title, *(t.title for t in panels), *(t.title for t in twins[:-1]), *(s.title for s in sections)]
+    overview, after = claims.overview(sections), tables.account_tables(view, sections)
+    panels = [*tables.panel_tables(view, sections), *tables.twin_tables(view)]
+    titles = [*(t.title for t in (overview, *panels)), *(one.title for one in sections), *(t.title for t in after)]
     boxes = [_chart_box(i, chart) for i, chart in enumerate((*own, *charts))]
     parts = {
         # only the page's own script may run, whatever a record says
@@ -45,10 +45,8 @@ def html_page(
         "claims": (_folded if mine else _html_table)(overview),
         "warnings": _warnings(warnings),
         "overview": _picture(drawn, "paper", "Ours against the paper", OVERVIEW),
-        "contents": "".join(
-            f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in (*titles, *(t.title for t in after))
-        ),
-        "tables": "".join(_folded(t) for t in (*panels, *twins[:-1])),
+        "contents": "".join(f'<li><a href="#{markup.slug(title)}">{html.escape(title)}</a></li>' for title in titles),
+        "tables": "".join(map(_folded, panels)),
         "sections": "".join(_section(one, drawn, fold=bool(mine)) for one in sections),
         "costs": "".join(_html_table(t) for t in after),
         "charts": "".join(boxes[len(own) :]) or "<p>No run has left a curve yet.</p>",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from multint.paper.numbers import Row
 from multint.paper.records import Group, Scores, same_data
+from multint.paper.report import spelling
 from multint.paper.report.against import View
 from multint.paper.report.markup import Cell, Table
 
@@ -31,12 +32,11 @@ class Finding:
         """A tick or a cross needs more than one seed on each side."""
         if self.holds is None:
             return Cell("not run" if self.text.startswith("not run") else "not judged", "none")
-        least, most = min(self.seeds, default=0), max(self.seeds, default=0)
-        count = f"{least} to {most} seeds" if least != most else f"{least} seed{'s' if least != 1 else ''}"
+        count = spelling.seed_count(self.seeds)
         same = [name for name, holds in self.others.items() if holds == self.holds]
         differ = [f"; {name}: {_word(holds)}" for name, holds in self.others.items() if holds is not None and holds != self.holds]
         more = "".join([f", on {self.stand_in}" * bool(self.stand_in), f", {', '.join(same)} too" * bool(same), *differ])
-        if least < 2:
+        if min(self.seeds, default=0) < 2:
             return Cell(f"{count}: {'holds' if self.holds else 'does not hold'}{more}", "single")
         sign, kind = ("✓", "better") if self.holds else ("✗", "miss")
         return Cell(f"{sign} {_word(self.holds)} ({count}){more}", kind)

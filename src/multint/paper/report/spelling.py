@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from multint.paper.experiment import Metric
@@ -73,6 +73,12 @@ def gap(gap: float, digits: int) -> str:
 def seeds(group: Group) -> str:
     seeds = ", ".join(str(run.seed) for run in group.runs if run.seed is not None)
     return f"{len(group.runs)} ({seeds})" if seeds else str(len(group.runs))
+
+
+def seed_count(counts: Collection[int]) -> str:
+    """How many seeds the sides of a comparison have."""
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least} to {most} seeds" if least != most else f"{least} seed{'' if least == 1 else 's'}"
 
 
 def each(group: Group, name: str, show: Callable[[Any], str]) -> str:

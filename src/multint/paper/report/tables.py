@@ -120,8 +120,7 @@ def _laptop(view: View, s: Standing) -> Cell:
         means = _means(view, s.row, "laptop")
         return Cell(stds(means), "number long") if len(means) == len(s.row.over) else EMPTY
     found = s.laptop and s.laptop.of(s.row.metric)
-    count = len(found.values) if found else 0
-    return Cell(f"{ours(found)} ({count} seed{'s' if count > 1 else ''})", "number") if found else EMPTY
+    return Cell(f"{ours(found)} ({spelling.seed_count([len(found.values)])})", "number") if found else EMPTY
 
 
 def _means(view: View, row: Row, scale: str = "paper") -> list[float]:
@@ -179,44 +178,40 @@ TWIN_HEADER: tuple[str, ...] = (
 )
 
 
-def twin_tables(view: View, sections: Sequence[Section]) -> list[Table]:
-    """Rows of the paper at its size, at laptop size, and all other runs."""
-    taken = {id(group) for one in sections for group in one.taken}
+def twin_tables(view: View) -> list[Table]:
+    """Rows of the paper, at its size and at laptop size."""
     rows = [group for group in view.groups if group.one.row and group.one.scale != "laptop"]
     small = [group for group in view.groups if group.one.row and group.one.scale == "laptop"]
+    title, note = "MI and its additive twin", "The paper's claim is the difference on one corpus."
+    return [
+        _twin_table(view, title, note, rows, rows, alone=False),
+        _twin_table(view, f"{title}, laptop size", "The same models and protocols in small.", small, small),
+    ]
+
+
+def _other_table(view: View, sections: Sequence[Section]) -> Table:
+    taken = {id(group) for one in sections for group in one.taken}
     others = [group for group in view.groups if not group.one.row and id(group) not in taken]
-    kinds = (
-        ("MI and its additive twin", "The paper's claim is the difference on one corpus.", rows, rows, False),
-        ("MI and its additive twin, laptop size", "The same models and protocols in small.", small, small, True),
-        ("Other runs", "Runs that belong to no row of the paper, beside their twins.", others, view.groups, True),
-    )
-    return [_twin_table(view, *kind) for kind in kinds]
+    return _twin_table(view, "Other runs", "Runs that belong to no row of the paper, beside their twins.", others, view.groups)
 
 
-def _twin_table(view: View, title: str, note: str, groups: Sequence[Group], among: Sequence[Group], alone: bool) -> Table:
+def _twin_table(view: View, title: str, note: str, groups: Sequence[Group], among: Sequence[Group], alone: bool = True) -> Table:
     """One line per MI recipe with its twin, and per change of both; with ``alone``, recipes without a twin get a line too.
 
     The lines are those of ``groups``, which may have their twins elsewhere ``among`` all.
     """
     best = list(_by_rate(among).values())
-    pairs = [(group, twin(view, group, among)) for group, _ in best if group.one.twin]
-    taken = {id(plain) for _, plain in pairs}
     options = {id(group): count for group, count in best}
+    plains = {id(group): twin(view, group, among) for group, _ in best if group.one.twin}
+    mine, taken = set(map(id, groups)), set(map(id, plains.values()))
     rows: list[tuple[Cell, ...]] = []
-    for group, _ in best:
-        if not any(group is mine for mine in groups):
-            continue
-        plain = next((plain for mi, plain in pairs if mi is group), None)
-        if plain is not None:
-            rows += _twin_rows(view, plain, group, options)
-        elif alone and id(group) not in taken:
-            rows += _twin_rows(view, None, group, options) if group.one.twin else _twin_rows(view, group, None, options)
-    choice = (
-        " Of several rates each side has the one that its validation score selected."
-        if any(n > 1 for n in options.values())
-        else ""
-    )
-    return Table(title, note + choice * bool(rows), TWIN_HEADER, tuple(rows))
+    for group in (group for group, _ in best if id(group) in mine):
+        plain = plains.get(id(group))
+        if plain or (alone and id(group) not in taken):
+            rows += _twin_rows(plain, group, options) if group.one.twin else _twin_rows(group, None, options)
+    if rows and any(count > 1 for count in options.values()):
+        note += " Of several rates each side has the one that its validation score selected."
+    return Table(title, note, TWIN_HEADER, tuple(rows))
 
 
 def _by_rate(groups: Iterable[Group]) -> dict[tuple[str, ...], tuple[Group, int]]:
@@ -230,7 +225,7 @@ def _by_rate(groups: Iterable[Group]) -> dict[tuple[str, ...], tuple[Group, int]
     return {key: (pick, len(same)) for key, same in found.items() if (pick := selected(same))}
 
 
-def _twin_rows(view: View, plain: Group | None, mi: Group | None, options: Mapping[int, int]) -> list[tuple[Cell, ...]]:
+def _twin_rows(plain: Group | None, mi: Group | None, options: Mapping[int, int]) -> list[tuple[Cell, ...]]:
     """A line per metric."""
     sides = [side for side in (plain, mi) if side]
     metrics = [metric for metric in sides[-1].metrics if all(side.of(metric.name) for side in sides)]
@@ -288,9 +283,9 @@ def _printed_gap(plain: Record, mi: Record, metric: str) -> str:
 
 
 def account_tables(view: View, sections: Sequence[Section]) -> list[Table]:
-    """Settings that were tried, what it cost, and every record."""
+    """Runs beside the paper, settings that were tried, what it cost, and every record."""
     rows = [*ROWS, *(row for one in sections for row in one.rows)]
-    return [_trial_table(view), _cost_table(view, rows), _run_table(view)]
+    return [_other_table(view, sections), _trial_table(view), _cost_table(view, rows), _run_table(view)]
 
 
 def _trial_table(view: View) -> Table:
