@@ -135,21 +135,21 @@ def run(
     """Train them all; returns how many failed, and how many are left for another session."""
     failed = left = 0
     commands = [point.command for point in points]
-    for k, (code, line) in enumerate(_results(commands, jobs, engine, partition, deadline), 1):
+    results = _here(commands, jobs, deadline) if engine == "local" else _submitted(commands, jobs, partition)
+    for k, (code, line) in enumerate(results, 1):
         left += code == Stopped.CODE
         failed += code not in (0, Stopped.CODE)
         say(f"[{k}/{len(commands)}] {'' if code in (0, Stopped.CODE) else 'failed: '}{line}")
     return failed, left
 
 
-def _results(
-    commands: Sequence[list[str]], jobs: int, engine: str, partition: str | None, deadline: float | None
-) -> Iterator[tuple[int, str]]:
-    if engine == "local":
-        at_a_time = min(jobs, len(commands))
-        with Signals().listening() as signals, ThreadPoolExecutor(jobs) as pool:
-            yield from pool.map(functools.partial(execute, at_a_time=at_a_time, deadline=deadline, signals=signals), commands)
-        return
+def _here(commands: Sequence[list[str]], jobs: int, deadline: float | None) -> Iterator[tuple[int, str]]:
+    at_a_time = min(jobs, len(commands))
+    with Signals().listening() as signals, ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(functools.partial(execute, at_a_time=at_a_time, deadline=deadline, signals=signals), commands)
+
+
+def _submitted(commands: Sequence[list[str]], jobs: int, partition: str | None) -> Iterator[tuple[int, str]]:
     try:
         import submitit
     except ImportError:
