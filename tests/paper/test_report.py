@@ -793,12 +793,12 @@ def test_names_alone_are_a_focus_and_give_its_sentence(tmp_path):
 @pytest.mark.parametrize("value, words", [(2.0, "is ahead of"), (2.2, "is behind"), (2.1, "are level")])
 def test_one_line_for_the_terminal_says_who_is_ahead(tmp_path, value, words):
     runs = read(write(tmp_path, [demo("lstm", 2.1), demo("milstm", value)])).runs
-    assert words in report.line(runs) and "\n" not in report.line(runs)
+    assert words in focus.meaning(gather(runs)[0]) and "\n" not in focus.meaning(gather(runs)[0])
 
 
 def test_one_line_for_runs_without_twins_gives_their_results(tmp_path):
     runs = read(write(tmp_path, [demo("lstm", 2.1, seed) for seed in (0, 1)])).runs
-    assert report.line(runs) == "charlm/demo-lstm: 2.100 ± 0.000 BPC (2 seeds each)."
+    assert focus.meaning(gather(runs)[0]) == "charlm/demo-lstm: 2.100 ± 0.000 BPC (2 seeds each)."
 
 
 # --- sections of experiments ---

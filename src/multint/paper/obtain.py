@@ -232,15 +232,15 @@ def sha256_of(path: Path) -> str:
 # ---- download ----
 
 
-def fetch(source: Source, data: Where | None = None, stand_ins: Sequence[str] = (), progress: bool = True) -> list[Path]:
+def fetch(source: Source, data: Where | None = None, stand_ins: Sequence[str] = ()) -> list[Path]:
     """Download the missing files of a corpus, continuing downloads that were interrupted; the paths of all its files."""
     for file in source.files:
         if file.addresses and local(source, file, data) is None:
-            _download(source, file, data, progress)
+            _download(source, file, data)
     return list(dict.fromkeys(copy.path for copy in copies(source, data, stand_ins)))
 
 
-def _download(source: Source, file: File, data: Where | None, progress: bool) -> None:
+def _download(source: Source, file: File, data: Where | None) -> None:
     """Take the file from the first of its addresses that serves it."""
     top = next((folder for folder in _data_folders(data) if _writable(folder)), None)
     if top is None:
@@ -248,14 +248,14 @@ def _download(source: Source, file: File, data: Where | None, progress: bool) ->
     faults = []
     for address in file.addresses:
         try:
-            return _download_from(address, source, file, top / source.folder, progress)
+            return _download_from(address, source, file, top / source.folder)
         except DataError as error:  # noqa: PERF203 - a handful of addresses
             faults.append(str(error))
     place = top / source.folder / file.addresses[0].name
     raise DataError(f"{source.name}: could not fetch {file.name} ({'; '.join(faults)}); get it yourself and put it at {place}")
 
 
-def _download_from(address: Address, source: Source, file: File, folder: Path, progress: bool) -> None:
+def _download_from(address: Address, source: Source, file: File, folder: Path) -> None:
     """Download and check one file. Until it is complete and right, it is kept as ``partial-NAME``."""
     final, part = folder / address.name, folder / f"partial-{address.name}"
     try:
@@ -265,20 +265,20 @@ def _download_from(address: Address, source: Source, file: File, folder: Path, p
                 return
             resumed = part.exists() and part.stat().st_size > 0
             try:
-                _receive(address, part, progress)
+                _receive(address, part)
                 _check(address, source, file, part)
             except DataError:
                 if part.exists() or not resumed:
                     raise
                 # the part that was there before may have been wrong: once more from the beginning
-                _receive(address, part, progress)
+                _receive(address, part)
                 _check(address, source, file, part)
             publish(part, final)
     except OSError as error:
         raise DataError(f"{address.url}: {one_line(error)}") from error
 
 
-def _receive(address: Address, part: Path, progress: bool) -> None:
+def _receive(address: Address, part: Path) -> None:
     """Append the missing bytes to ``part``. It stays if the connection breaks and is removed if it cannot be right."""
     try:
         import requests
@@ -296,7 +296,7 @@ def _receive(address: Address, part: Path, progress: bool) -> None:
                 response.raise_for_status()
                 if response.status_code == 200:  # all of it, though only the rest was asked for
                     have = out.truncate(0)
-                _append(response.iter_content(1 << 16), out, address, have, progress and sys.stderr.isatty())
+                _append(response.iter_content(1 << 16), out, address, have, sys.stderr.isatty())
         except (OSError, ValueError) as error:  # requests' own errors are OSErrors
             impossible = getattr(getattr(error, "response", None), "status_code", None) == 416  # the range asked for
             if impossible or isinstance(error, _TooMuch) or out.tell() == 0:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multint.paper.record import Record, changed_settings
-from multint.paper.records import Group, gather, settings
-from multint.paper.report import against, claims, drawing, focus, markup, spelling, tables
+from multint.paper.records import Group, settings
+from multint.paper.report import against, claims, drawing, markup, spelling, tables
 from multint.paper.report.against import look
 from multint.paper.report.focus import Focus
 from multint.paper.report.markup import NONE, Cell
 from multint.paper.report.page import html_page
 from multint.paper.report.spelling import raw
 
-__all__ = ["BEGIN", "END", "Focus", "ReportResult", "build", "compare", "line", "markdown", "refresh", "refreshed"]
+__all__ = ["BEGIN", "END", "Focus", "ReportResult", "build", "compare", "markdown", "refresh", "refreshed"]
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -84,18 +84,13 @@ def refreshed(text: str, body: str, name: str) -> str:
     return f"{head}{BEGIN}\n\n{body.strip()}\n\n{END}{rest.partition(END)[2]}"
 
 
-def refresh(path: Path, results: Path, brief: bool | None = None) -> bool:
+def refresh(path: Path, results: Path) -> bool:
     """Put the tables of ``results`` between the markers in ``path``, in brief if it is a README; True if the file changed."""
     old = path.read_text(encoding="utf-8")
-    new = refreshed(old, markdown(results, path.name == "README.md" if brief is None else brief), path.name)
+    new = refreshed(old, markdown(results, brief=path.name == "README.md"), path.name)
     if new != old:
         path.write_text(new, encoding="utf-8", errors="replace")
     return new != old
-
-
-def line(runs: Sequence[Record]) -> str:
-    """What the runs show, in one line of plain text for a terminal."""
-    return focus.meaning(gather(runs)[0])
 
 
 def compare(runs: Sequence[Record]) -> str:
