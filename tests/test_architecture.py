@@ -141,7 +141,7 @@ EXPERIMENTS = ("charlm", "exploratory", "speech", "skipthought", "reader")
 # Triton comes with torch's CUDA wheels; only files that are loaded once a GPU is to be used import it.
 TRITON = {"gpu_cells.py", "gpu_maths.py", "gpu_finish.py", "gpu_steps.py"}
 PAPER_ALWAYS = {"torch", "numpy", "click"}
-PAPER_LAZY = {"lightning", "safetensors", "rich", "matplotlib", "requests", "submitit"}
+PAPER_LAZY = {"lightning", "safetensors", "rich", "matplotlib", "jinja2", "requests", "submitit"}
 SPEECH_LAZY = {"kaldifst", "kaldi_decoder", "kaldilm", "soundfile"}  # multint[speech]
 
 
