@@ -46,7 +46,7 @@ def _rows(view: View, group: Group, among: Sequence[Group]) -> Iterator[tuple[Ce
         if not mine:
             continue
         errors, lengths = together(mine)
-        head = Cell(f"{label(group)}, {group.one.data.name}", "head")
+        head = Cell(f"{label(group, among)}, {group.one.data.name}", "head")
         parts = [Cell(f"{100 * np.mean([one[kind] for one in mine]) / sum(lengths):.1f}", "number") for kind in EDITS]
         difference = _difference(mine, counts(plain, protocol, tokens) if plain else [])
         yield (
