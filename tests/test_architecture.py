@@ -96,11 +96,9 @@ MAY_IMPORT = {
     "paper.speech": {
         "public",
         "paper.experiment",
-        "paper.numbers",
         "paper.obtain",
         "paper.overrides",
         "paper.prepared",
-        "paper.record",
         "paper.records",
         "paper.report",
         "paper.session",

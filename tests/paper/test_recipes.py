@@ -12,7 +12,7 @@ from multint.paper.charlm.corpus import prepare_text
 from multint.paper.experiment import SAID, Team
 from multint.paper.overrides import RecipeError, apply
 
-RECIPES = experiments.recipes()
+RECIPES = experiments.recipes(["exploratory", "charlm"])
 DEMO = recipes.RECIPES["demo-milstm"]
 
 

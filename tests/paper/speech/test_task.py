@@ -9,6 +9,7 @@ import torch
 from tones import UNITS, speech
 
 from multint import MILSTM, Start
+from multint.paper import session
 from multint.paper.experiment import Job, Team
 from multint.paper.obtain import DataError
 from multint.paper.speech import task as task_module
@@ -47,6 +48,18 @@ def test_every_recipe_builds_and_twins_differ_in_the_integration_alone():
             same = {"integration", "row", "twin", "cite", "note", "schedule", "start"}
             assert replace(recipe, **{k: getattr(plain, k) for k in same}) == plain, name
             assert plain.integration == "additive"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_every_recipe_trains_for_two_updates(name, tones, tmp_path, monkeypatch):
+    monkeypatch.setattr(task_module.corpora, "load", lambda *_: None)
+    monkeypatch.setattr(task_module, "prepare", lambda *_: replace(tones, name=RECIPES[name].corpus, own=False))
+    monkeypatch.setattr(task_module.SpeechTask, "graph", lambda self: None)
+    job = session.job(f"speech/{name}", 0, ["hidden=5", "utterances=3", "stack=2", "schedule.updates=2"])
+    found = session.train(job, tmp_path / "runs", tmp_path / "results", device="cpu")
+    assert found.updates == 2 and found.main.value > 0
+    assert (found.row, found.twin, found.scale) == (RECIPES[name].row, RECIPES[name].twin, RECIPES[name].scale)
 
 
 def test_the_loss_is_minus_the_log_probability_of_all_ways_to_write_the_labels(tones):

@@ -303,12 +303,14 @@ def graph_command() -> None:
 @click.option("--arpa", "model", type=FILE, required=True, help="The language model.")
 @click.option("--units", "units_of", required=True, help="A run or an exported model, or the name of a corpus: whose units.")
 @click.option("--topology", type=click.Choice(TOPOLOGIES), default="compact", show_default=True)
-@click.option("--words", type=FILE, help="A file with the words that may be recognised, one a line; default: all of the model.")
+@click.option(
+    "--words", "vocabulary", type=FILE, help="A file with the words that may be recognised, one a line; default: all of the model."
+)
 @click.option("--cache", type=FILE, help="The folder that receives the graph's folder; default: in the cache.")
 @options("data")
-def graph_build(model: Path, units_of: str, topology: str, words: Path | None, cache: Path | None, data: Path | None) -> None:
+def graph_build(model: Path, units_of: str, topology: str, vocabulary: Path | None, cache: Path | None, data: Path | None) -> None:
     """Build the graph of a language model, or find it in the cache; the last line is its folder."""
-    listed = None if words is None else [line.strip() for line in sentences.lines(words) if line.strip()]
+    listed = None if vocabulary is None else [line.strip() for line in sentences.lines(vocabulary) if line.strip()]
     with wrong_values():
         found = graph.build(_units(units_of), listed, model, cache or cache_folder(data) / "graphs", topology, say)
     say(str(found))
