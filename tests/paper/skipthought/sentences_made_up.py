@@ -2,6 +2,10 @@
 
 import random
 
+import numpy as np
+
+from multint.paper.skipthought.corpus import LIMIT, Corpus, Counts, triples
+
 GOOD, BAD = ("lovely", "bright", "warm", "kind"), ("dull", "cold", "broken", "sad")
 THINGS = ("dog", "boat", "house", "song", "river", "lamp", "train", "garden")
 
@@ -65,3 +69,19 @@ def write_sets(folder, monkeypatch):
         for file, content in zip(source.files, contents, strict=True):
             (folder / source.folder / file.name).write_text(content, encoding="utf-8", newline="")
     return small
+
+
+def made_up(count=300, seed=0, words=40):
+    """A corpus whose sentences have random words; some are too long."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(1, 9, count)
+    lengths[draw.random(count) < 0.1] = LIMIT
+    begins = draw.random(count) < 0.05
+    kept = np.where(lengths == LIMIT, 0, lengths)
+    starts = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+    tokens = draw.integers(0, words, starts[-1]).astype(np.uint16)
+    middles, of_length = triples(lengths.astype(np.uint8), begins)
+    names = tuple(f"w{k}" for k in range(words))
+    seen = np.bincount(tokens, minlength=words)
+    counts = Counts(sentences=count, tokens=len(tokens))
+    return Corpus("made-up", "0", None, True, "", counts, names, seen, tokens, starts, middles, tuple(of_length))

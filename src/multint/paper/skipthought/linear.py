@@ -78,8 +78,8 @@ class _Problem(NamedTuple):
         zero = self.x.new_zeros(len(self.x), self.uses.shape[1])
         first = (self.x.T @ self.residual(zero, everything)).norm(dim=0)
         rows, ones = self.uses.sum(0), self.y @ self.uses
-        rarer: Tensor = torch.minimum(ones, rows - ones).clamp_min(1) / rows
-        return tolerance * rarer * first
+        goal: Tensor = tolerance * torch.minimum(ones, rows - ones).clamp_min(1) / rows * first
+        return goal
 
     def inverse_curvature(self, w: Tensor) -> Tensor:
         """Of a classifier that uses each row as often as the fits do on average."""
