@@ -16,6 +16,7 @@ BUILT_IN = {  # in the order of the paper's sections
     "exploratory": "multint.paper.exploratory.plugin",
     "charlm": "multint.paper.charlm.plugin",
     "speech": "multint.paper.speech.plugin",
+    "skipthought": "multint.paper.skipthought.plugin",
 }
 GROUP = "multint.experiments"
 added: list[str] = []  # modules named with --experiment

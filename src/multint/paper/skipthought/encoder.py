@@ -159,10 +159,11 @@ class Encoder(nn.Module):
 
 
 def no_inner_bias(layer: MIGRU) -> None:
-    """Keep the bias inside the reset at zero: the authors' GRU has none."""
-    for name, parameter in layer.named_parameters():
+    """Keep the bias inside the reset at zero, as no parameter: the authors' GRU has none."""
+    for name, parameter in list(layer.named_parameters()):
         if name.startswith("bias_hn"):
-            parameter.requires_grad_(False)
+            delattr(layer, name)
+            layer.register_buffer(name, torch.zeros_like(parameter))
 
 
 def described(model: Mapping[str, Any]) -> Encoder:
