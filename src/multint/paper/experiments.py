@@ -17,6 +17,7 @@ BUILT_IN = {  # in the order of the paper's sections
     "charlm": "multint.paper.charlm.plugin",
     "speech": "multint.paper.speech.plugin",
     "skipthought": "multint.paper.skipthought.plugin",
+    "reader": "multint.paper.reader.plugin",
 }
 GROUP = "multint.experiments"
 added: list[str] = []  # modules named with --experiment

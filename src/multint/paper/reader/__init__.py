@@ -1,0 +1,1 @@
+"""§3.5: the attentive reader, which answers questions about a document."""
