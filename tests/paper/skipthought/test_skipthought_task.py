@@ -50,7 +50,8 @@ CHANGES = (
 def sets(data, monkeypatch):
     monkeypatch.setattr(text, "words", str.split)
     monkeypatch.setattr(text, "versions", lambda: "made up")
-    monkeypatch.setattr(transfer, "BLOCK", 5)
+    monkeypatch.setattr(transfer, "BLOCK", 20)
+    monkeypatch.setattr(transfer, "BLOCKS", 2)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     write_sets(data, monkeypatch)
     return Data(data)
@@ -302,13 +303,16 @@ def test_transfer_scores_a_run_and_several_side_by_side(run, sets):
 def test_word_vectors_serve_words_that_a_run_does_not_know(run, tmp_path):
     folder, _ = run
     path = tmp_path / "vectors.txt"
-    path.write_text("".join(f"{word} {k} {k * k}\n" for k, word in enumerate(["dog", "boat", "is", "cold", "zebra"])))
+    given = ["dog", "boat", "is", "cold", "zebra"]
+    path.write_text("".join(f"{word} {k} {k * k}\n" for k, word in enumerate(given)))
+    both = set(given) & set(json.loads((folder / "model.json").read_text())["model"]["words"])
+    assert len(both) > 1 and "zebra" not in both
     lines = tmp_path / "lines.txt"
     lines.write_text("zebra\nunheard\n")
     invoke("encode", folder, lines)
     before = np.load(tmp_path / "lines.txt.npy")
     assert (before[0] == before[1]).all()
-    assert "4 words are known to both" in invoke("encode", folder, lines, "--vectors", path).stderr
+    assert f"{len(both)} words are known to both" in invoke("encode", folder, lines, "--vectors", path).stderr
     after = np.load(tmp_path / "lines.txt.npy")
     assert (after[1] == before[1]).all() and (after[0] != before[0]).any()
     invoke("transfer", "--encoder", folder, "--tasks", "cr", "--vectors", path)

@@ -89,6 +89,7 @@ def of_pairs(encode: Encode, parts: Mapping[str, Pairs], task: str) -> dict[str,
 # ---- SICK ----
 
 BLOCK, ROWS, RATE = 100, 128, 1e-3  # epochs between two looks at validation, rows of a batch, rate: Keras's defaults in 2015
+BLOCKS = 1000  # at most
 GRADES = 5
 
 
@@ -123,7 +124,7 @@ def soft_grades(y: NDArray[np.float64]) -> Float[Tensor, "n 5"]:
 
 
 def graded(
-    x: Vectors, y: NDArray[np.float64], x_valid: Vectors, y_valid: NDArray[np.float64], blocks: int = 1000
+    x: Vectors, y: NDArray[np.float64], x_valid: Vectors, y_valid: NDArray[np.float64], blocks: int | None = None
 ) -> Callable[[Vectors], NDArray[np.float64]]:
     """Train the softmax with Adam; a function from features to expected grades."""
     x, target, x_valid = linear.biased(x), soft_grades(y), linear.biased(x_valid)
@@ -131,7 +132,7 @@ def graded(
     bound = (6 / (x.shape[1] - 1 + GRADES)) ** 0.5  # Glorot's
     w[:-1] = torch.empty(len(w) - 1, GRADES).uniform_(-bound, bound, generator=torch.Generator().manual_seed(linear.SEED))
     best, best_r, adam = w, -1.0, _Adam(w)
-    for _ in range(blocks):
+    for _ in range(BLOCKS if blocks is None else blocks):
         for _ in range(BLOCK):
             for rows in range(0, len(x), ROWS):
                 part = x[rows : rows + ROWS]
