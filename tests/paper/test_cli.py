@@ -162,7 +162,7 @@ def test_the_same_command_again_does_not_train_again(text):
             "--seeds takes whole numbers with commas between, or a range as 0-2, got '0,-1'",
         ),
         (["sweep", "demo-lstm", "--seeds", "4294967296"], "--seeds takes numbers from 0 to 4294967295, got 4294967296"),
-        (["reproduce", "reader-*"], "no row of scale laptop matches reader-*; there are ptb-rnn, "),
+        (["reproduce", "squad-*"], "no row of scale laptop matches squad-*; there are ptb-rnn, "),
         (["reproduce", "--seeds", "x"], "--seeds takes whole numbers"),
         (["sweep", "demo-lstm", "--engine", "submitit", "--minutes", "5"], "--minutes is for runs on this machine"),
         (["reproduce", "--engine", "submitit", "--hours", "5"], "--hours is for runs on this machine"),

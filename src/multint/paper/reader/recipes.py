@@ -148,7 +148,8 @@ def _rows(prefix: str, recipe: Reader) -> dict[str, Reader]:
     found: dict[str, Reader] = {}
     for norm, end in ENDS.items():
         row = None if recipe.row is None else recipe.row + end
-        mi = replace(recipe, norm=norm, row=row, twin=f"reader/{prefix}-lstm{end}")
+        # as the paper compares them: it has no additive reader with batch norm of its own
+        mi = replace(recipe, norm=norm, row=row, twin=f"reader/{prefix}-lstm")
         for name, one in ((f"lstm{end}", additive(mi)), (f"milstm{end}", mi)):
             cite = f"Table 2, bottom right: {CITED[name]}" if recipe.cite and name in CITED else one.cite if not end else ""
             found[f"{prefix}-{name}"] = replace(one, cite=cite)
