@@ -107,6 +107,7 @@ def _build(final: Path, read: Read[Any], write: Write) -> None:
         return False
 
     work, old = temporary(final), temporary(final)
+    damaged = final.exists()
     logger.info("preparing %s", final)
     work.mkdir()
     try:
@@ -115,7 +116,7 @@ def _build(final: Path, read: Read[Any], write: Write) -> None:
             out.write(json.dumps(note, indent=1).encode())
         if sound():  # without locks another process may have been faster
             return
-        if final.exists():
+        if damaged and final.exists():  # one that appeared meanwhile is read by the process that made it
             os.replace(final, old)  # arrays that are open stay valid
         try:
             publish(work, final)
