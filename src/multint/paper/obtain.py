@@ -294,11 +294,11 @@ def _receive(address: Address, part: Path) -> None:
         try:
             with requests.get(address.url, headers=headers, stream=True, timeout=30) as response:
                 response.raise_for_status()
-                if response.status_code == 200:  # all of it, though only the rest was asked for
+                if response.status_code == 200:  # all of it, though only the rest was requested
                     have = out.truncate(0)
                 _append(response.iter_content(1 << 16), out, address, have, sys.stderr.isatty())
         except (OSError, ValueError) as error:  # requests' own errors are OSErrors
-            impossible = getattr(getattr(error, "response", None), "status_code", None) == 416  # the range asked for
+            impossible = getattr(getattr(error, "response", None), "status_code", None) == 416  # the requested range
             if impossible or isinstance(error, _TooMuch) or out.tell() == 0:
                 part.unlink()
             raise DataError(f"{address.url}: {one_line(error)}") from error

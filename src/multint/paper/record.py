@@ -174,8 +174,8 @@ def read(results: Path, recipes: Mapping[str, Recipe] | None = None) -> tuple[li
             torn = number == len(lines)
             warnings.append(f"{where}: {'torn, the last line has no end' if torn else 'not JSON'} ({error}); left out")
             continue
-        record, told = parse(value, where, recipes)
-        warnings += told
+        record, faults = parse(value, where, recipes)
+        warnings += faults
         if record is not None:
             records.append(record)
     return records, warnings

@@ -89,7 +89,7 @@ def look(results: Path) -> View:
     written = {(run.recipe, run.data.name) for run in records.runs if as_written(run)}
 
     def is_trial(run: Record) -> bool:
-        """Whether a recipe that was also run as it stands was changed: such a run has a line among trials and no other."""
+        """Whether the recipe was changed, and was also run as it stands: such a run has a line among trials and no other."""
         return not as_written(run) and (run.recipe, run.data.name) in written
 
     groups, trials = (tuple(group for group in gathered if is_trial(group.one) == which) for which in (False, True))
